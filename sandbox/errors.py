@@ -37,6 +37,12 @@ class CannotRestore(SandboxError):
     retryable = False
 
 
+class CannotCopy(SandboxError):
+    """A living sandbox cannot be copied into another one by layers: now, or at all. Both are as they were."""
+
+    retryable = False
+
+
 class SandboxStartFailed(SandboxError):
     """A new sandbox did not come up; the message has the isolator's own words."""
 

@@ -25,6 +25,7 @@ from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect, located, patiently
 from sandbox.errors import SandboxUnavailable
 from sandbox.isolators.choice import AUTO
+from sandbox.isolators.layers.copying import Copies
 from sandbox.keeper import place
 from sandbox.keeper.client import KeptProvider
 from sandbox.lifetime import cgroup
@@ -288,7 +289,10 @@ async def _stage(
             return InitStage(worker.registry, provider, worker.store, settings.node)
         case Stage.RUN:
             pools = await _pools(worker, keys, stack)
-            return RunStage(worker.registry, provider, worker.store, pools.policy, settings.node, worker.turn_logs.send)
+            copies = Copies()
+            stack.push_async_callback(copies.aclose)
+            send = worker.turn_logs.send
+            return RunStage(worker.registry, provider, worker.store, pools.policy, settings.node, send, copies)
         case Stage.EVAL:
             models = PoolModels(await _pools(worker, keys, stack))
             return EvalStage(worker.registry, provider, worker.store, worker.waits, models)

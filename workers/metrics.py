@@ -27,6 +27,7 @@ rebuilt = Counter(
     "prorl_sandboxes_rebuilt", "New sandboxes in which the calls of a rollout were made again.", registry=REGISTRY
 )
 restored = Counter("prorl_sandboxes_restored", "New sandboxes that began with a checkpoint.", registry=REGISTRY)
+copied = Counter("prorl_sandboxes_copied", "New sandboxes that are copies of living ones.", registry=REGISTRY)
 unsaved = Counter(
     "prorl_checkpoints_unsaved",
     "Checkpoints of a sandbox that were not kept: too large, not whole, or without room.",

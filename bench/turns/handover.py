@@ -10,7 +10,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from prorl_mq.schema.ids import JobRef
@@ -119,8 +119,8 @@ async def reached(true: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def handover(kind: str, kills: int) -> None:
-    """Prints a table of both ways."""
+async def handover(kind: str, kills: int, ways: Sequence[str] = ("watched", "leased")) -> None:
+    """Prints a row for each way."""
     rng = random.Random(1)
     with tempfile.TemporaryDirectory(prefix="pq") as directory:
         world = World(Path(directory), sandbox=kind, handlers="walk", lease_ms=LEASE_MS)
@@ -130,7 +130,7 @@ async def handover(kind: str, kills: int) -> None:
                 await started(world, store, walker, slots=SLOTS)
                 made = Kills(world, store, walker)
                 print(f"{'deaths':12} {'reaped, ms':>22} {'read again, ms':>22} {'next request, ms':>22}")
-                for name in ("watched", "leased"):
+                for name in ways:
                     if name == "watched":
                         world.start_keeper()
                     else:

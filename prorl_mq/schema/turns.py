@@ -61,6 +61,7 @@ class Inherited(msgspec.Struct, frozen=True, array_like=True):
     turn: int  # the last of them
     records: Sequence[bytes]  # two of each, without their numbers
     checkpoint: Checkpoint | None  # of the sandbox behind one of them; None: all calls are to be made again
+    sandbox: str = ""  # the id of the one that they were made in, which may live; empty: it does not, or has not all
 
 
 class CompletionSpan(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """Forking a job: a group of samples that begin with its turns, and each continue by themselves."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -14,7 +15,17 @@ from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import ForkOrder, Stage
 from prorl_mq.schema.status import ForkAnswer
 from prorl_mq.schema.trajectory import ForkedFrom
-from prorl_mq.schema.turns import CHECKPOINT, SCHEMA, Archive, Checkpoint, Inherited, LogReader, RecordUnreadable
+from prorl_mq.schema.turns import (
+    CHECKPOINT,
+    SCHEMA,
+    WORLD,
+    Archive,
+    Checkpoint,
+    Inherited,
+    LogReader,
+    RecordUnreadable,
+    World,
+)
 from prorl_mq.service import inspect
 from prorl_mq.service.fork_records import CannotFork, of_log, of_trajectory, sampled_tokens
 from prorl_mq.service.submit import BLOB_BYTES, SentWith, digest_of, group_name, new_group, why_full
@@ -33,6 +44,7 @@ class _Source(NamedTuple):
     saved: bytes = b""
     saved_in: str = ""
     lender: str = ""
+    sandbox: str = ""
 
 
 async def fork(
@@ -81,7 +93,7 @@ async def _made(
             fork=ForkedFrom(job_id=public(ref), turn=order.turn),
         )
         spec = sent_with.added_to(spec)
-        turns = encode(Inherited(SCHEMA, public(ref), order.turn, source.records, source.point))
+        turns = encode(Inherited(SCHEMA, public(ref), order.turn, source.records, source.point, source.sandbox))
         opened = encode(spec)
         await _room_for(store, ref, len(turns) + len(source.saved) + len(opened) + len(sealed))
         made = NewGroup(
@@ -195,15 +207,21 @@ async def _of_log(store: Store, ref: JobRef, turn: int) -> _Source:
             raise CannotFork(f"the calls of turn {turn} are not answered yet: wait, or fork it at an earlier turn")
         raise CannotFork(f"its log ends with turn {ended}: fork it there or before, or wait")
     shared = await asyncio.to_thread(of_log, records[: 2 * turn + 2])
-    point = points[-1] if points else None
+    living, point = _sandbox(logged), points[-1] if points else None
     if point is None or not 0 <= point.turn <= turn:
-        return _Source(shared)
+        return _Source(shared, sandbox=living)
     if not point.digest:  # nothing differs from what INIT makes
-        return _Source(shared, point)
+        return _Source(shared, point, sandbox=living)
     archive = decode(saved[0], Archive) if saved[0] else None
     if archive is None or archive.digest != point.digest:
-        return _Source(shared)
-    return _Source(shared, point, *saved, lender)
+        return _Source(shared, sandbox=living)
+    return _Source(shared, point, *saved, lender, living)
+
+
+def _sandbox(logged: Sequence[bytes]) -> str:
+    """The sandbox that has all calls of a log, by its id; empty where there is none."""
+    worlds = [decode(each[1:], World) for each in logged if each[:1] == WORLD]
+    return worlds[-1].sandbox if worlds and worlds[-1].whole else ""
 
 
 async def _room_for(store: Store, ref: JobRef, size: int) -> None:

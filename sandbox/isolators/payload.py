@@ -2,7 +2,7 @@
 
 import functools
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 
 from sandbox.errors import SandboxUnavailable
@@ -13,14 +13,16 @@ MODULES = (
     "shell", "images", "cells", "kernel", "programs", "editor", "files", "acts",
     "watchdog", "login", "main",
 )  # fmt: skip
-CHECKPOINT_MODULES = (
-    "tree", "archive", "pack", "unpack", "shell_state", "pickler", "kernel_state", "living", "checkpoints",
-)  # fmt: skip
+CHECKPOINT_MODULES = {  # of the server, of the kernel; each by the class that is asked for
+    "Checkpoints": ("tree", "archive", "pack", "unpack", "shell_state", "living", "checkpoints"),
+    "KernelState": ("pickler", "kernel_state"),
+}
 COMPILE = """\
 import importlib.util, marshal, sys
 code = compile(sys.stdin.buffer.read(), "server", "exec", dont_inherit=True)
 sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
 """
+HEAD_BYTES = 16  # in front of the code itself
 FUTURE = "from __future__ import annotations\n"
 JOINED = ("from __future__ import ", "from sandbox.")
 
@@ -28,12 +30,16 @@ JOINED = ("from __future__ import ", "from sandbox.")
 @functools.cache
 def server_source() -> bytes:
     """The server's modules as one. Those of checkpoints are in it as text, for who needs them."""
-    last = f"CHECKPOINT = {checkpoint_source()!r}\n"
+    return _with_checkpoints({name: checkpoint_source(name).decode() for name in CHECKPOINT_MODULES})
+
+
+def _with_checkpoints(them: Mapping[str, str | bytes]) -> bytes:
+    last = f"CHECKPOINT = {them!r}\n"
     return "".join([FUTURE, _text(f"server/{name}" for name in MODULES[:-1]), last, _text(["server/main"])]).encode()
 
 
-def checkpoint_source() -> str:
-    return joined(f"server/checkpoint/{name}" for name in CHECKPOINT_MODULES).decode()
+def checkpoint_source(name: str) -> bytes:
+    return joined(f"server/checkpoint/{each}" for each in CHECKPOINT_MODULES[name])
 
 
 def joined(modules: Iterable[str]) -> bytes:
@@ -52,9 +58,13 @@ def _text(modules: Iterable[str]) -> str:
 
 @functools.cache
 def server_code(interpreter: str) -> bytes:
-    """The server compiled for one interpreter of this host, which halves a sandbox's start. Blocks the first time."""
+    """The server compiled for one interpreter of this host, which halves a sandbox's start. Blocks the first time.
+
+    Those of checkpoints are in it as code: to compile them takes longer than to mark a sandbox.
+    """
     try:
-        return compiled(server_source(), interpreter)
+        them = {name: compiled(checkpoint_source(name), interpreter)[HEAD_BYTES:] for name in CHECKPOINT_MODULES}
+        return compiled(_with_checkpoints(them), interpreter)
     except (OSError, subprocess.CalledProcessError) as error:
         raise SandboxUnavailable(f"the base image needs a working {interpreter}: {error}") from error
 

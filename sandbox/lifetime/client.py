@@ -142,6 +142,19 @@ class SocketSandbox:
     async def restore(self, data: bytes) -> None:
         await self._call({"op": "restore"}, data, timeout_s=SAVE_S)
 
+    async def places(self) -> Sequence[str]:
+        """The directories that can be written to inside. None: it has no checkpoints, and cannot be copied."""
+        places = (await self._call({"op": "ping"})).header.get("places", [])
+        try:
+            return msgspec.convert(places, list[str])
+        except msgspec.ValidationError as error:
+            raise wire.nonsense(self._handle, str(error)) from error
+
+    async def restore_below(self, data: bytes, sealed_bytes: int) -> None:
+        """The same for a sandbox whose places were covered by another one's layers, and an archive that lacks these."""
+        request: dict[str, object] = {"op": "restore", "layered": True, "sealed": sealed_bytes}
+        await self._call(request, data, timeout_s=SAVE_S)
+
     async def interrupt(self) -> None:
         await self._call({"op": "interrupt"})
 

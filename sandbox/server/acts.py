@@ -83,6 +83,11 @@ class Acts:
         self._rested = threading.Condition(self._lock)
         self._pipes: list[tuple[int, int]] = []  # of no act now: making one takes as long as a short act's answer
 
+    @property
+    def turn(self) -> int:
+        """The newest one of which an act was begun; -1: none."""
+        return self._turn
+
     def fence(self, request: dict[str, Any]) -> Reply:
         """From here on only this attempt acts. What those before it have begun continues."""
         attempt, fence = int(request["attempt"]), str(request["fence"])
@@ -124,9 +129,10 @@ class Acts:
         return act.reply
 
     @contextlib.contextmanager
-    def rest(self) -> Iterator[None]:
-        """No named act begins within this. Raises `NotQuiet` while one runs."""
+    def rest(self, wait_s: float = 0.0) -> Iterator[None]:
+        """No named act begins within this. Raises `NotQuiet` while one runs, or it rests for another one so long."""
         with self._lock:
+            self._rested.wait_for(lambda: not self._resting, wait_s)
             running = sorted(name for name, act in self._acts.items() if not act.ended.is_set())
             if running or self._resting:
                 raise NotQuiet(f"act {running[0]} still runs" if running else "it is being saved or restored")

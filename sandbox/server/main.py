@@ -42,6 +42,7 @@ from sandbox.server.sealing.seal import hide_and_seal
 from sandbox.server.shell import Shell
 from sandbox.server.watchdog import Notices, Watchdog
 
+LEND_S = 20.0  # for the sealing of files, during which no act begins
 UNCONFIGURED_S = 30.0  # a server that nobody greets ends itself: its maker died
 SPARE_PROCESSES = 16  # so that the server can act when the agent has used up its processes
 SPARE_BYTES = 256 << 20  # and work where the agent has very little memory
@@ -64,6 +65,7 @@ class ExecutionServer:
         self._making = threading.Lock()
         self._checkpoints: Checkpoints | None = None  # from the first request on
         self._spoilt = ""  # why what was to be restored here was not
+        self._places: tuple[str, ...] = ()
         self._notices = Notices()
         self._configured = threading.Event()
         self._acceptors = threading.Semaphore(0)
@@ -138,12 +140,12 @@ class ExecutionServer:
         if operation == "configure":
             return self._configure(request)
         if operation == "ping":
-            return {"configured": self._configured.is_set()}, b""
+            return {"configured": self._configured.is_set(), "places": self._places}, b""
         self._configured.wait(UNCONFIGURED_S)
         if self._spoilt:
             raise ValueError(f"a checkpoint was not restored, so this sandbox is of no use: {self._spoilt}")
-        if operation == "fence":
-            return self._acts.fence(request)
+        if operation in {"fence", "lend"}:  # for attempts of which nothing is known yet
+            return self._acts.fence(request) if operation == "fence" else self._checkpoint(request, payload, connection)
         self._acts.check(request)
         if operation == "stop":
             return self._acts.stop(request["act"])
@@ -203,14 +205,29 @@ class ExecutionServer:
                 self._checkpoints = self._made_checkpoints()
         with self._watchdog:
             try:
-                return self._checkpoints.answer(request, data, connection.fileno())
-            except NotQuiet:
+                header, archive = self._checkpoints.answer(
+                    request, data, connection.fileno(), partial(self._ask, connection)
+                )
+            except (NotQuiet, EOFError):
                 raise
             except Exception as error:
                 if request["op"] != "restore":
                     raise
                 self._spoilt = str(error) or type(error).__name__
                 return {"unrestorable": self._spoilt}, b""
+            self._watchdog.sealed_bytes += int(header.get("sealed", request.get("sealed", 0)))
+            return dict(header, sealed=self._watchdog.sealed_bytes), archive
+
+    def _ask(self, connection: socket.socket, header: dict[str, Any], payload: bytes) -> dict[str, Any]:
+        """Sends a reply, and gives the request that follows it. Raises `EOFError` where none comes soon."""
+        send(connection, header, payload)
+        connection.settimeout(LEND_S)
+        try:
+            return receive(connection)[0]
+        except OSError as error:
+            raise EOFError(str(error)) from error
+        finally:
+            connection.settimeout(None)
 
     def _unsaved(self) -> str:
         """Why a sandbox of this kind has no checkpoints; empty where it has."""

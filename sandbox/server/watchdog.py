@@ -120,6 +120,7 @@ class Watchdog:
         counted = [place for place in settings.get("counted", ()) if os.path.isdir(place)]
         self._where = [*self._scratch, *counted]
         self._counted = CountedFiles(counted)
+        self.sealed_bytes = 0  # that lie in layers below those which can be written to
         self._proc, self._children, self._roots, self._notices = proc, children, roots, notices
         self._tools, self._interrupt = tools, interrupt
         self._end = time.monotonic() + limits["wall_s"]
@@ -216,7 +217,7 @@ class Watchdog:
                 found = os.statvfs(place)
                 used = (found.f_blocks - found.f_bfree) * found.f_frsize
                 systems[os.stat(place).st_dev] = used + (found.f_files - found.f_ffree) * INODE_BYTES
-        return sum(systems.values()) + self._counted.growth()
+        return sum(systems.values()) + self._counted.growth() + self.sealed_bytes
 
     def _check_processes(self, everything: list[Process]) -> None:
         """A sandbox in which nothing more can start is of no use to its agent."""

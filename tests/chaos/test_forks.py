@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from prorl_mq.schema.ids import JobRef
-from prorl_mq.schema.messages import ForkOrder, GroupRecord, Stage
+from prorl_mq.schema.messages import ForkOrder, GroupRecord, Stage, events
 from prorl_mq.schema.trajectory import INHERITED, ForkedFrom, Trajectory
 from prorl_mq.schema.turns import TURN as TURN_RECORD
 from prorl_mq.service import fork, submit
@@ -81,6 +81,57 @@ async def test_forks_of_a_walk_begin_with_its_turns_and_are_continued_where_thei
         assert own <= given.total() <= own + deaths
         assert await acknowledge_all(store) == 3
         await assert_nothing_left(store)
+
+
+async def test_forks_begin_in_copies_of_a_sandbox_that_lives(world: World) -> None:
+    """While its policy is asked, a walk rests; each fork continues in a copy, and none of its calls is made again."""
+    world.sandbox, world.handlers = KIND, "walk"
+    async with store_of(world) as store, (walker := Walker(0.0)).backend:
+        await started(world, store, walker, slots=CHILDREN + 1)
+        walker.backend.latency_ms = 50
+        batch = walks("walk", 1, STEPS)
+        await submit.accept(store, "default", batch)
+
+        async def turns() -> int:
+            return sum(each[:1] == TURN_RECORD for each in await jobs.log(store, PARENT))
+
+        async def logged() -> bool:
+            return await turns() > 2 * TURN + 1
+
+        await until(logged, within_s=120)
+        await walker.backend.pause()
+
+        async def rests() -> bool:
+            return bool(walker.backend.running) and await turns() % 2 == 0
+
+        await until(rests, within_s=60)
+        made = await fork.fork(
+            store, PARENT, ForkOrder(turn=await turns() // 2 - 1, n=CHILDREN, name="tree", batch=batch)
+        )
+
+        async def begun() -> bool:
+            return walker.backend.running == CHILDREN + 1
+
+        await until(begun, within_s=60)
+        walker.backend.latency_ms = 2000
+        walker.backend.resume()
+        copied = f"those up to turn {made.turn} from the sandbox of chaos:walk-0:0"
+
+        async def told() -> bool:
+            """Once they act: a sandbox is noted to have all calls before the next one."""
+            lines = [await jobs.timeline(store, JobRef(f"default:{job}")) for job in made.jobs]
+            said = [
+                [each.detail or "" for each in events(job, line)] for job, line in zip(made.jobs, lines, strict=True)
+            ]
+            return all(any(copied in each for each in details) for details in said)
+
+        await until(told, within_s=60)
+        walker.backend.latency_ms = 0
+        records = {each.batch_id: each for each in await gather(store, None, 2, within_s=300)}
+        [parent] = (await trajectories(store, [records["walk"]])).values()
+        for child in await samples(store, [records["tree"]]):
+            assert ids(child) == ids(parent), "the parent's world is as it was, and each child's is like it"
+        await acknowledge_all(store)
 
 
 async def samples(store: Store, records: Sequence[GroupRecord]) -> list[Trajectory]:

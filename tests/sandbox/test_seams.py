@@ -30,18 +30,21 @@ def test_the_local_kind_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
 
 def test_the_server_is_python_3_8(tmp_path: Path) -> None:
     """Its syntax, and every call of the standard library, but those that are used where they are there."""
-    for name, source in (("server", server_source()), ("checkpoint", checkpoint_source().encode())):
+    sources = {"server": server_source(), **{name: checkpoint_source(name) for name in CHECKPOINT_MODULES}}
+    for name, source in sources.items():
         ast.parse(source, feature_version=(3, 8))
         (tmp_path / f"{name}.py").write_bytes(source)
     command = [str(Path(sys.executable).with_name("vermin")), "--target=3.8-", "--no-tips", "--violations"]
-    command += ["--exclude", "os.pidfd_open", str(tmp_path / "server.py"), str(tmp_path / "checkpoint.py")]
+    command += ["--exclude", "os.pidfd_open", *(str(tmp_path / f"{name}.py") for name in sources)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
 def test_the_servers_file_has_every_module_and_no_name_twice() -> None:
-    """Those of checkpoints are compiled among the others' names when a sandbox is first marked."""
-    body = [*ast.parse(server_source()).body, *ast.parse(checkpoint_source()).body]
+    """Those of checkpoints come among the others' names when a sandbox is first marked."""
+    body = ast.parse(server_source()).body
+    for name in CHECKPOINT_MODULES:
+        body += ast.parse(checkpoint_source(name)).body
     names = [
         target.id
         for node in body
@@ -54,12 +57,14 @@ def test_the_servers_file_has_every_module_and_no_name_twice() -> None:
     assert sorted(names) == sorted(set(names))
     server = ROOT / "sandbox" / "server"
     files = {str(path.relative_to(server).with_suffix("")) for path in server.rglob("*.py") if path.stem != "__init__"}
-    assert files == {*MODULES, *(f"checkpoint/{name}" for name in CHECKPOINT_MODULES)}
+    named = [f"checkpoint/{name}" for names in CHECKPOINT_MODULES.values() for name in names]
+    assert files == {*MODULES, *named}
 
 
 def test_the_server_needs_only_the_standard_library() -> None:
     optional = {"IPython", "traitlets", "cloudpickle"}
-    for node in [*_run_nodes(ast.parse(server_source())), *_run_nodes(ast.parse(checkpoint_source()))]:
+    sources = [server_source(), *map(checkpoint_source, CHECKPOINT_MODULES)]
+    for node in [node for source in sources for node in _run_nodes(ast.parse(source))]:
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for module in modules:

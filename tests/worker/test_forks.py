@@ -1,7 +1,10 @@
 """A job that was forked: it begins with another one's turns, wherever it continues and however often."""
 
 import asyncio
-from typing import Any
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -23,9 +26,14 @@ from prorl_mq.schema.turns import (
 )
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives
 from prorl_mq.store.server.connection import RedisSettings
+from sandbox.errors import SandboxUnavailable
+from sandbox.isolators.bubblewrap import BubblewrapProvider
+from sandbox.isolators.layers.copying import Copies
+from sandbox.lifetime.sweep import sweep
+from sandbox.protocol import SandboxSpec
 from tests.agent.test_continued import part, whole
 from tests.support.queue import POOL, RUN, Queue, spec
-from tests.worker.test_turn_logs import DIGEST, Place, Turns
+from tests.worker.test_turn_logs import DIGEST, NODE, Place, Turns
 from workers.agent.journal import LogDiffers
 from workers.handler import Ran, Run
 from workers.inference.protocol import Completion
@@ -56,12 +64,13 @@ class Forked(Place):
 
     point: Checkpoint | None = None
     saved = b""
+    sandbox = ""
 
     async def prepare(self) -> None:
         await self.queue.submit()
         told = spec("tree", fork=ForkedFrom(job_id="r:g:0", turn=0))
         group = NewGroup(TREE, "d", 1, told.limits.total_ms, encode(told), b"", told.data_source)
-        turns = encode(Inherited(SCHEMA, "r:g:0", 0, GIVEN, self.point))
+        turns = encode(Inherited(SCHEMA, "r:g:0", 0, GIVEN, self.point, self.sandbox))
         begins = NewFork(turns, PARENT, self.saved, sealed_of=group_ref(RUN, "g"))
         assert await self.queue.store.fork(NewBatch(RUN, batch_ref(RUN, "tree"), "d", 1, 1), group, begins) == "forked"
         assert await self.queue.store.admit(RUN, [await self.queue.wanted(TREE)]) == [1]
@@ -197,3 +206,69 @@ async def test_a_family_that_does_not_read_the_turns_samples_nothing(
         assert not refused.value.retryable
     else:
         assert (await ask()).ids == [1]
+
+
+class Reads(Turns):
+    """Looks at what its sandbox holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[str] = []
+
+    async def run(self, context: Run) -> Ran:
+        assert context.sandbox is not None
+        self.held.append((await context.sandbox.run(["cat", "/workspace/told"])).stdout.decode())
+        return await super().run(context)
+
+
+@pytest.fixture
+async def real(queue: Queue, settings: RedisSettings, tmp_path: Path) -> AsyncIterator[Forked]:
+    """A child whose sandbox and whose parent's are real ones."""
+    child = Forked(queue, settings)
+    try:
+        provider = BubblewrapProvider(NODE, tmp_path)
+    except SandboxUnavailable as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    child.provider, child.copies, child.family = cast("Any", provider), Copies(), Reads()
+    child.family.go.set()
+    yield child
+    await sweep(tmp_path, lambda owner: False)
+    await child.copies.aclose()
+    await provider.aclose()
+
+
+@pytest.mark.parametrize(
+    ("turn", "held", "restored"), [(0, "told\n", 0), (1, "", -1)], ids=["as it was", "one turn further"]
+)
+async def test_it_begins_in_a_copy_of_its_parents_sandbox(real: Forked, turn: int, held: str, restored: int) -> None:
+    """If that one is still as it was behind the turn; else in what INIT has made, and its calls are made again."""
+    parent = await real.provider.create(SandboxSpec(owner="parent"))
+    await parent.mark()
+    await parent.named(f"{turn}.0").bash("echo told >/workspace/told")
+    real.sandbox = parent.handle.sandbox_id
+    await real.prepare()
+    async with real.worker("w1"):
+        await real.at(Stage.EVAL)
+    family = cast("Reads", real.family)
+    assert (family.held, family.restored, family.rebuilt) == ([held], [restored], [True])
+    assert (await parent.bash("cat /workspace/told")).output == "told\n"
+
+
+async def test_what_a_copy_was_begun_with_is_not_tried_again(real: Forked) -> None:
+    """Its second attempt is in the sandbox of the first, or begins with what outlives a sandbox."""
+    parent = await real.provider.create(SandboxSpec(owner="parent"))
+    await parent.mark()
+    await parent.bash("echo told >/workspace/told")
+    real.sandbox = parent.handle.sandbox_id
+    real.family.go.clear()
+    await real.prepare()
+    async with real.worker("w1"):
+        await real.waiting()
+    await parent.close()
+    real.family.go.set()
+    async with real.worker("w2"):
+        await real.at(Stage.EVAL)
+    family = cast("Reads", real.family)
+    assert (family.held, family.restored, family.rebuilt) == (["told\n"] * 2, [0, -1], [True, False])

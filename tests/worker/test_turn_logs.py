@@ -25,6 +25,7 @@ from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import RedisSettings
 from sandbox.errors import SandboxError
 from sandbox.fake import FakeProvider, FakeSandbox
+from sandbox.isolators.layers.copying import Copies
 from sandbox.protocol import Fenced, Sandbox, SandboxSpec, Saved
 from tests.support.queue import POOL, Queue, spec
 from tests.worker.stage import Named, made, options, until
@@ -90,6 +91,7 @@ class Place:
     def __init__(self, queue: Queue, settings: RedisSettings) -> None:
         self.queue, self.settings = queue, settings
         self.provider = FakeProvider(lambda _: "", node=NODE)
+        self.copies: Copies | None = None
         self.family = Turns()
         self.ref = JobRef("")
 
@@ -115,7 +117,8 @@ class Place:
         async with made(about, registry) as worker:
             worker.store.payloads = self.queue.store.payloads
             no_policy: Any = None
-            stage = RunStage(registry, self.provider, worker.store, no_policy, NODE, worker.turn_logs.send)
+            send = worker.turn_logs.send
+            stage = RunStage(registry, self.provider, worker.store, no_policy, NODE, send, self.copies)
             task = asyncio.create_task(worker.run(stage))
             try:
                 yield worker, task

@@ -55,7 +55,7 @@ class JobLog:
         self._announced = worlds[0].announced if worlds else None
         self._world = worlds[-1] if worlds else None
         self._sandbox = ""
-        self.inherited = base.turn + 1 if base is not None else 0
+        self.base, self.inherited = base, base.turn + 1 if base is not None else 0
         reader = LogReader()
         self.before = list(base.records) if base is not None else []
         self.before += [record for each in records if (record := reader.turn(each)) is not None]
@@ -64,7 +64,7 @@ class JobLog:
         self.checkpoint = points[-1] if points and usable(points[-1], self._turns) else None
         self.grew = self.rebuilds = False
         self.acted_s = 0.0
-        self.restored = -1
+        self.restored, self.restored_from = -1, "a checkpoint"
         self.volatile: Sequence[str] = ()  # of the task family
         self._box: Sandbox | None = None
         self._saving: asyncio.Task[None] | None = None  # the sandbox's part
@@ -151,7 +151,7 @@ class JobLog:
 
     async def rebuilt(self) -> None:
         self.rebuilds = False
-        known = f", those up to turn {self.restored} from a checkpoint" if self.restored >= 0 else ""
+        known = f", those up to turn {self.restored} from {self.restored_from}" if self.restored >= 0 else ""
         await self._add(self._here(whole=True), wait=True, detail=f"sandbox {self._sandbox} has all calls again{known}")
 
     def rests(self, turn: int) -> None:

@@ -19,6 +19,7 @@ from prorl_mq.store.payloads.writing import PayloadKind
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
 from sandbox.errors import LinkCut, SandboxError, SandboxUnavailable
+from sandbox.isolators.layers.copying import Copies
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers import metrics
 from workers.agent.loading import load_ahead
@@ -27,6 +28,7 @@ from workers.handler import Handler, Ran, SandboxLost, with_egress
 from workers.inference.run_clock import RunClock, Stalled
 from workers.stages import failures
 from workers.stages.contexts import MakePolicy, RunContext
+from workers.stages.copied import copied
 from workers.stages.job_log import JobLog, Send
 from workers.stages.registry import Registry
 from workers.stages.stage import OverBudget, carried, packed, returned, with_seconds
@@ -56,6 +58,7 @@ class RunStage:
         policy: MakePolicy,
         node: str,
         logs: Send | None = None,
+        copies: Copies | None = None,
     ) -> None:
         self._registry = registry
         self._provider = provider
@@ -64,6 +67,7 @@ class RunStage:
         self._node = node
         self._logs = logs
         self._archives = CheckpointArchives(store)
+        self._copies = copies
 
     async def perform(self, work: Work) -> Move:
         before = carried(work)
@@ -160,6 +164,8 @@ class RunStage:
             # Also where Redis has lost the log, and that there was an attempt: the sandbox knows.
             await log.enter(box)
             metrics.rebuilt.inc(log.rebuilds)
+            if await self._copied(work, box, log):
+                return box
             if log.rebuilds and log.checkpoint is not None:
                 found = await jobs.saved(self._store, work.held.ref)
                 if log.inherited and not found[0]:
@@ -167,6 +173,13 @@ class RunStage:
                 await log.restore(*found)
                 metrics.restored.inc(log.restored >= 0)
         return box
+
+    async def _copied(self, work: Work, box: Sandbox, log: JobLog) -> bool:
+        """True where a fork's first attempt has begun in a copy of its parent's sandbox."""
+        base = log.base
+        if base is None or not base.sandbox or self._copies is None or _has_past(work):
+            return False
+        return await copied(self._copies, log, base, box)
 
     async def _run(self, work: Work, before: Carried, box: Sandbox | None, log: JobLog | None) -> tuple[Ran, bool]:
         """The handler's answer, and whether the budget had to cut it off. Raises `OverBudget` where it was used up

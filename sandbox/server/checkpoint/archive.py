@@ -6,11 +6,15 @@ bounded. The digest tells an archive that was damaged, not one that was made to 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 import zlib
 from typing import Any
+
+try:  # all of hashlib loads OpenSSL, which takes as long as all else here
+    from _blake2 import blake2b as blake2b  # noqa: PLC0414 - for others of here too
+except ImportError:
+    from hashlib import blake2b as blake2b  # noqa: PLC0414
 
 MAGIC = b"prorl-checkpoint"
 SCHEMA = 1
@@ -59,7 +63,7 @@ class ArchiveWriter:
     def finish(self) -> tuple[bytes, str]:
         """The archive and its digest."""
         self._parts.append(self._zip.flush())
-        digest = hashlib.blake2b(digest_size=20)
+        digest = blake2b(digest_size=20)
         for part in self._parts:
             digest.update(part)
         return b"".join([HEAD.pack(MAGIC, SCHEMA, digest.digest()), *self._parts]), digest.hexdigest()
@@ -75,7 +79,7 @@ class ArchiveReader:
         if schema != SCHEMA:
             raise Unrestorable(f"the checkpoint has schema {schema}; this sandbox knows {SCHEMA}")
         self._data = memoryview(data)[HEAD.size :]
-        found = hashlib.blake2b(self._data, digest_size=20)
+        found = blake2b(self._data, digest_size=20)
         if found.digest() != digest:
             raise Unrestorable("the checkpoint is damaged: its digest is another one")
         self.digest = found.hexdigest()

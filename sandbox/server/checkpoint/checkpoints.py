@@ -2,20 +2,24 @@
 
 An archive is always against the mark, so that one suffices. It is made between two acts; what changes nevertheless, or
 cannot be kept, is named in the answer. Restoring asks for a sandbox that is as the saved one was at its mark.
+
+A sandbox of the same node may share its files by layers, which the host mounts (`sandbox.isolators.layers`). Then the
+archive has all but these, and the sandbox is held still from the first look until they are sealed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any, Iterator, NamedTuple
+import os
+from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple
 
 from sandbox.server.acts import Acts, NotQuiet
+from sandbox.server.cells import LENGTH
 from sandbox.server.checkpoint.archive import ArchiveReader, ArchiveTooLarge, ArchiveWriter, Unrestorable, count, field
-from sandbox.server.checkpoint.kernel_state import HEADER
 from sandbox.server.checkpoint.living import Living
 from sandbox.server.checkpoint.pack import FilePacker, beginnings, changes_of
-from sandbox.server.checkpoint.shell_state import NoShellState, look_at_shell, restore_shell, shell_difference
+from sandbox.server.checkpoint.shell_state import STAND, NoShellState, look_at_shell, restore_shell, shell_difference
 from sandbox.server.checkpoint.tree import TooManyFiles, Tree, settled_scan
 from sandbox.server.checkpoint.unpack import FileUnpacker
 
@@ -33,6 +37,7 @@ LINE_CHARACTERS = 300
 NOT_MARKED = "all of it: its beginning was not marked"
 STATES = ("editor", "shell", "kernel")
 NEVER = (-1, None)
+LENT_S = 10.0  # that a copy waits for another one, or for a save
 MOST_BYTES = 128 << 20  # of an archive, before compression; nobody gets more in one answer
 MOST_RECORDS = 1_000_000
 STATE_BYTES = 64 << 20  # of the shell, of the editor, of the kernel
@@ -87,12 +92,12 @@ class Checkpoints:
         self._kept: Kept | None = None
         self._lasting_threads = False  # of the kernel: it may change between cells
 
-    def answer(self, request: dict[str, Any], data: bytes, hangup: int) -> Reply:
-        """`hangup` turns readable when a save is to stop.
+    def answer(self, request: dict[str, Any], data: bytes, hangup: int, ask: Callable[..., dict[str, Any]]) -> Reply:
+        """`hangup` turns readable when a save is to stop. `ask` sends a reply, and gives the next request.
 
         Raises `NotQuiet`, and `Unrestorable` when a sandbox could not be restored.
         """
-        with self._quiet():
+        with self._quiet(LENT_S if request["op"] == "lend" else 0.0):
             if request["op"] == "mark":
                 return self._mark(), b""
             if request["op"] == "save":
@@ -100,12 +105,14 @@ class Checkpoints:
                     return self._save(min(int(request["max_bytes"]), MOST_BYTES), hangup)
                 except MemoryError:
                     return saved(self._kept, ["all of it: there is no memory to save it in"], too_large=True), b""
-            return self._restore(data), b""
+            if request["op"] == "lend":
+                return self._lend(int(request["turn"]), hangup, ask), b""
+            return self._restore(data, layered=bool(request.get("layered"))), b""
 
     @contextlib.contextmanager
-    def _quiet(self) -> Iterator[None]:
+    def _quiet(self, wait_s: float) -> Iterator[None]:
         tools = self._tools
-        with tools.acts.rest(), contextlib.ExitStack() as held:
+        with tools.acts.rest(wait_s), contextlib.ExitStack() as held:
             for lock, what in ((tools.shell.lock, "a command"), (tools.kernel.lock, "a cell")):
                 if not lock.acquire(blocking=False):
                     raise NotQuiet(f"{what} still runs")
@@ -189,10 +196,7 @@ class Checkpoints:
         try:
             writer.add({"t": "begin", "places": list(self._places), "begun": marked.begun})
             packer.pack(changes)
-            edits = json.dumps(editor.edits if editor.edits != marked.edits else None).encode()
-            for name, state in zip(STATES, (edits, json.dumps(kept.shell).encode(), kept.kernel)):
-                writer.add({"t": name, "size": len(state)}, state)
-            writer.add({"t": "end"})
+            self._add_states(writer, marked, kept.shell, kept.kernel)
         except ArchiveTooLarge:
             return saved(kept, [*lost, f"what has changed: it is more than {limit} bytes"], too_large=True), b""
         data, digest = writer.finish()
@@ -211,14 +215,56 @@ class Checkpoints:
         files = len(changes.changed) + len(changes.gone)
         return saved(kept, lost, files=files, content_bytes=writer.bytes_added), b"" if known else data
 
-    def _restore(self, data: bytes) -> dict[str, Any]:
+    def _add_states(self, writer: ArchiveWriter, marked: Marked, shell: dict[str, Any], kernel: bytes) -> None:
+        editor = self._tools.editor
+        edits = json.dumps(editor.edits if editor.edits != marked.edits else None).encode()
+        for name, state in zip(STATES, (edits, json.dumps(shell).encode(), kernel)):
+            writer.add({"t": name, "size": len(state)}, state)
+        writer.add({"t": "end"})
+
+    def _lend(self, turn: int, hangup: int, ask: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+        """Gives all but the files, and rests until these are sealed. Raises `EOFError` where nobody says so."""
+        marked, kept, tools = self._marked, self._kept, self._tools
+        if tools.acts.turn > turn:
+            raise NotQuiet(f"it has begun turn {tools.acts.turn}")
+        if marked is None or kept is None:
+            return {"lost": [NOT_MARKED]}
+        lost: list[str] = []
+        shell, _ = self._shell_made(marked, kept, lost)
+        kernel, kernel_lost = self._kernel_made(marked, kept, STATE_BYTES, hangup)
+        lost += [*kernel_lost, *self._living.unkept(tools.shell.pid, tools.kernel.pid, marked.descriptors)]
+        if lost:
+            return {"lost": [line[:LINE_CHARACTERS] for line in lost[:MOST_LOST]]}
+        writer = ArchiveWriter(self._limit)
+        writer.add({"t": "begin", "places": list(self._places), "begun": marked.begun})
+        self._add_states(writer, marked, shell, kernel)
+        data, _ = writer.finish()
+        try:
+            sealed = int(ask({"lost": []}, data)["sealed"])
+        finally:
+            self._stand()
+            self._kept = kept._replace(tree=None, shell_seen=NEVER)
+        return {"lost": [], "sealed": sealed}
+
+    def _stand(self) -> None:
+        """Shell, kernel and server leave what was covered: to write there is refused."""
+        tools = self._tools
+        os.chdir(os.getcwd())
+        if not tools.shell.ended:
+            tools.shell.tell(STAND, ours=True)
+        if not tools.kernel.ended:
+            tools.kernel.obey({"do": "stand"})
+
+    def _restore(self, data: bytes, *, layered: bool) -> dict[str, Any]:
         marked = self._marked
         if marked is None:
             raise Unrestorable("its beginning was not marked")
         reader = ArchiveReader(data, self._limit)
-        self._compare(marked, reader.record())
+        if layered:
+            self._stand()
+        self._compare(marked, reader.record(), layered=layered)
         try:
-            self._become(self._unpacked(reader), reader.digest)
+            self._become(self._unpacked(reader), "" if layered else reader.digest)
         except Unrestorable:
             raise
         except Exception as error:
@@ -244,10 +290,11 @@ class Checkpoints:
             unpacker.close()
         raise Unrestorable("the checkpoint has too many records")
 
-    def _compare(self, marked: Marked, begin: dict[str, Any]) -> None:
-        """It must be as it was at its mark, and as the saved one was at its own, but for times and contents."""
-        now = settled_scan(self._places)
-        if now.entries != marked.tree.entries:
+    def _compare(self, marked: Marked, begin: dict[str, Any], *, layered: bool) -> None:
+        """It must be as it was at its mark, and as the saved one was at its own, but for times and contents. What is
+        covered by layers cannot be looked at any more, and does not matter.
+        """
+        if not layered and settled_scan(self._places).entries != marked.tree.entries:
             raise Unrestorable("this sandbox is no fresh one: files have changed since it was marked")
         if begin.get("t") != "begin" or begin.get("places") != list(self._places):
             raise Unrestorable("the checkpoint is of another kind of sandbox: other places can be written to")
@@ -257,6 +304,7 @@ class Checkpoints:
             raise Unrestorable(f"the saved sandbox began with other files in {', '.join(other) or 'its places'}")
 
     def _become(self, states: dict[str, bytes], digest: str) -> None:
+        """Without a digest, files are there that the archive does not have: the next one is made of all."""
         tools, marked = self._tools, self._marked
         assert marked is not None
         shell = json.loads(states["shell"])
@@ -269,7 +317,7 @@ class Checkpoints:
             head, _ = parted(tools.kernel.obey({"do": "restore"}, states["kernel"]))
             if "error" in head:
                 raise Unrestorable(f"the kernel: {str(head['error'])[:LINE_CHARACTERS]}")
-        now = settled_scan(self._places)
+        now = settled_scan(self._places) if digest else None
         self._kept = Kept(now, shell, NEVER, list(tools.editor.edits), tools.kernel.cells, states["kernel"], [], digest)
 
 
@@ -283,10 +331,10 @@ def saved(kept: Kept | None, lost: list[str], **more: Any) -> dict[str, Any]:
 
 def parted(given: bytes | None) -> tuple[dict[str, Any], bytes]:
     """The head and the rest of what the kernel has answered. Raises `ValueError` or `TypeError` for none."""
-    if given is None or len(given) < HEADER.size:
+    if given is None or len(given) < LENGTH.size:
         raise ValueError("it does not answer")
-    size = HEADER.unpack_from(given)[0]
-    head = json.loads(given[HEADER.size : HEADER.size + size])
+    size = LENGTH.unpack_from(given)[0]
+    head = json.loads(given[LENGTH.size : LENGTH.size + size])
     if not isinstance(head, dict):
         raise TypeError("its answer is none")
-    return head, given[HEADER.size + size :]
+    return head, given[LENGTH.size + size :]

@@ -14,18 +14,17 @@ import json
 import os
 import pickle  # noqa: TID251 - of what is the sandbox's own, inside
 import re
-import struct
 import sys
 import threading
 import types
 from typing import TYPE_CHECKING, Any
 
+from sandbox.server.cells import LENGTH
 from sandbox.server.checkpoint.pickler import pickler, rebuilding
 
 if TYPE_CHECKING:
     from sandbox.server.cells import IPythonCells, PlainCells
 
-HEADER = struct.Struct("!I")
 OWN_NAMES = re.compile(r"_(?:_|__|i|ii|iii|i?\d+|oh|dh|ih)?$|In$|Out$|__.*__$")
 MOST_NAMED = 50
 
@@ -46,12 +45,15 @@ class KernelState:
         try:
             if order["do"] == "save":
                 answer, data = self._saved(int(order["limit"]))
+            elif order["do"] == "stand":
+                os.chdir(os.getcwd())
+                answer, data = {}, b""
             else:
                 answer, data = self._restored(os.pread(memory, os.fstat(memory).st_size, 0)), b""
             head = json.dumps(answer).encode()
             os.ftruncate(memory, 0)
             os.lseek(memory, 0, os.SEEK_SET)
-            left = memoryview(HEADER.pack(len(head)) + head + data)
+            left = memoryview(LENGTH.pack(len(head)) + head + data)
             while left:
                 left = left[os.write(memory, left) :]
         except OSError:

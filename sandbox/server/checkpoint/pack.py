@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import stat
 from typing import Iterator, NamedTuple
 
-from sandbox.server.checkpoint.archive import LARGEST, PIECE, ArchiveWriter
+from sandbox.server.checkpoint.archive import LARGEST, PIECE, ArchiveWriter, blake2b
 from sandbox.server.checkpoint.tree import SHUT, Signature, Tree, opened_up
 
 SKIPPED = {stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
@@ -36,7 +35,7 @@ def beginnings(places: tuple[str, ...], tree: Tree) -> list[str]:
     made = []
     paths = sorted(tree.entries)
     for place in places:
-        digest = hashlib.blake2b(digest_size=16)
+        digest = blake2b(digest_size=16)
         for path in paths:
             if path == place or path.startswith(place + "/"):
                 mode, size = tree.entries[path][:2]

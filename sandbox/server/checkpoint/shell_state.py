@@ -48,6 +48,14 @@ STATE = (
     '__prorl_state "$__prorl_kept"\n'
 )
 
+# The shell's directory may be covered by a mount: it goes to what has that path now, and forgets that it went.
+STAND = (
+    "{ __prorl_kept=$?; case ${OLDPWD+is} in "
+    'is) __prorl_said=$OLDPWD; \\builtin cd -- "${DIRSTACK[0]}" || \\builtin true; OLDPWD=$__prorl_said;; '
+    '*) \\builtin cd -- "${DIRSTACK[0]}" || \\builtin true; \\builtin unset OLDPWD; \\builtin export OLDPWD;; esac; '
+    '__prorl_state "$__prorl_kept"; } >&- 2>&-\n'
+)
+
 
 class NoShellState(Exception):
     """The shell's state cannot be learnt or restored; the text says why."""

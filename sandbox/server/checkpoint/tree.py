@@ -15,7 +15,7 @@ import stat
 import time
 from typing import Iterator, NamedTuple, Tuple
 
-Signature = Tuple[int, int, int, int]  # mode, size, time of the last change, inode
+Signature = Tuple[int, int, int, int]  # mode, size, time of the last change, inode: see `OWN_INODE`
 
 CLOCK_REALTIME_COARSE = 5  # the clock of file systems, by its number in the kernel
 SCANS = 20  # at most, for one that is settled
@@ -23,6 +23,9 @@ STEP_S = 0.002
 MOST_ENTRIES = 200_000
 ENTERED = stat.S_IRUSR | stat.S_IXUSR
 ESCAPED = re.compile(r"\\([0-7]{3})")  # in the kernel's table of mounts
+# These bits of an inode's number in a stack of layers are the file's in its own layer. So it has the same number before
+# and after that was sealed; another layer's file with this number has changed later.
+OWN_INODE = (1 << 56) - 1
 SHUT = 0  # the time of a directory that its owner cannot enter: a look at it changes the real one
 
 
@@ -57,7 +60,7 @@ def _scan(places: tuple[str, ...]) -> tuple[dict[str, Signature], list[str], int
     for place in places:
         with contextlib.suppress(OSError):
             found = os.lstat(place)
-            entries[place] = (found.st_mode, found.st_size, found.st_ctime_ns, found.st_ino)
+            entries[place] = (found.st_mode, found.st_size, found.st_ctime_ns, found.st_ino & OWN_INODE)
             newest = max(newest, found.st_ctime_ns, _scan_place(place, foreign, set(places), entries, closed))
     return entries, closed, newest
 
@@ -93,7 +96,7 @@ def _scan_place(
                             continue
                         found = entry.stat(follow_symlinks=False)
                         mode, changed = found.st_mode, found.st_ctime_ns
-                        entries[path] = (mode, found.st_size, changed, found.st_ino)
+                        entries[path] = (mode, found.st_size, changed, found.st_ino & OWN_INODE)
                         if changed > newest:  # noqa: PLR1730 - half of the time of a call
                             newest = changed
                         if mode & 0o170000 == 0o040000 and path not in places:
