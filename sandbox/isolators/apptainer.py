@@ -97,7 +97,7 @@ class ApptainerProvider:
         self._base = tools_dir.absolute() / "images" / "base"  # a link, where root's tools had to go elsewhere
         self._unshare = find_unshare()
         self._prefix = unprivileged.prefix()
-        self._group = cgroup.delegated()
+        self._groups = cgroup.delegated()
         self._runtimes, cache = self._state_dir / "runtimes", self._state_dir / "image-cache"
         self._python_dir = python_dir.absolute() if python_dir is not None else None
         if self._prefix:
@@ -182,6 +182,7 @@ class ApptainerProvider:
             places=(*PLACES, *spec.writable, *spec.empty),
             python_dir=PYTHON_DIR if self._python_dir else None,
             interpreter=interpreter,
+            own_network=not spec.network,
         )
 
     def _start(
@@ -231,7 +232,7 @@ class ApptainerProvider:
         lifeline: outside.Lifeline | None = None,
     ) -> tuple[int, label.Label]:
         """Starts Apptainer with the server in it, or with the holder of a lifeline; Apptainer and the new label."""
-        made, enter = cgroup.join(self._group, directory, made, spec.limits)
+        made, enter = cgroup.join(self._groups, directory, made, spec)
         descriptors = Descriptors()
         try:
             payload = outside.holder_argv(image.path)

@@ -80,7 +80,7 @@ class BubblewrapProvider:
         self._state_dir = state_dir.absolute()
         self._bwrap = find_bwrap()
         self._prefix = unprivileged.prefix()
-        self._group = cgroup.delegated()
+        self._groups = cgroup.delegated()
         self._python_dir = python_dir.absolute() if python_dir is not None else None
         if self._python_dir is not None and self._prefix:
             self._python_dir = reachable(self._python_dir)
@@ -125,6 +125,7 @@ class BubblewrapProvider:
             places=(*own, *spec.writable, *spec.empty),
             python_dir=bubblewrap_argv.PYTHON_DIR if self._python_dir else None,
             interpreter=interpreter,
+            own_network=not spec.network,
         )
 
     def _start(self, spec: SandboxSpec, interpreter: str | None, writable: WritableDirectories) -> Started:
@@ -165,7 +166,7 @@ class BubblewrapProvider:
         lifeline: outside.Lifeline | None = None,
     ) -> tuple[int, label.Label]:
         """Starts bubblewrap with the server in it, or with the holder of a lifeline; bubblewrap and the new label."""
-        made, enter = cgroup.join(self._group, directory, made, spec.limits)
+        made, enter = cgroup.join(self._groups, directory, made, spec)
         descriptors = Descriptors()
         info, info_in = os.pipe2(os.O_CLOEXEC)
         try:
