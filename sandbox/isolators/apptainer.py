@@ -27,6 +27,7 @@ from sandbox.isolators import outside, socket_dir
 from sandbox.isolators.apptainer_argv import PLACES, ApptainerLayout, apptainer_argv, configuration
 from sandbox.isolators.bringup import START_S, Started, bring_up, start_failed
 from sandbox.isolators.bubblewrap_argv import PATH, PYTHON_DIR, WORKSPACE, server_argv
+from sandbox.isolators.cpus import on_cpus
 from sandbox.isolators.inside import ENVIRONMENT, files_of
 from sandbox.isolators.interpreter import python_of
 from sandbox.isolators.launch import Descriptors, launch, words_of
@@ -244,11 +245,12 @@ class ApptainerProvider:
             # Apptainer's own processes drop their environment; what follows this prefix goes to process 1.
             mark = {f"APPTAINERENV_{name}": value for name, value in label.marked(directory).items()}
             environment = {"PATH": PATH, "APPTAINER_CONFIGDIR": str(directory / "apptainer"), **mark}
-            front = launch(
-                [*enter, *writable.argv(descriptors, self._prefix), *apptainer_argv(layout)],
-                env=environment, descriptors=descriptors, stderr=stderr,
-                stdin=lifeline.stdin if lifeline else None, stdout=lifeline.stdout if lifeline else None,
-            )  # fmt: skip
+            with on_cpus(spec, self._groups):
+                front = launch(
+                    [*enter, *writable.argv(descriptors, self._prefix), *apptainer_argv(layout)],
+                    env=environment, descriptors=descriptors, stderr=stderr,
+                    stdin=lifeline.stdin if lifeline else None, stdout=lifeline.stdout if lifeline else None,
+                )  # fmt: skip
         finally:
             descriptors.close()
         made = msgspec.structs.replace(made, front_pid=front, front_started=start_time(front) or "")

@@ -21,6 +21,7 @@ from sandbox.host.reachable import reachable
 from sandbox.images.environment import environment_of
 from sandbox.isolators import bubblewrap_argv, outside, socket_dir
 from sandbox.isolators.bringup import Started, bring_up, start_failed
+from sandbox.isolators.cpus import on_cpus
 from sandbox.isolators.inside import ENVIRONMENT, files_of
 from sandbox.isolators.interpreter import python_of
 from sandbox.isolators.launch import Descriptors, launch, words_of
@@ -177,11 +178,13 @@ class BubblewrapProvider:
             options = descriptors.add_data("options", bubblewrap_argv.options_data(layout))
             payload = payload or outside.holder_argv(Path(spec.image or "/"))
             start = writable.argv(descriptors, self._prefix)
-            front = launch(
-                [*enter, *start, *bubblewrap_argv.bubblewrap_argv(self._bwrap, options, payload)],
-                env={"PATH": bubblewrap_argv.PATH, **label.marked(directory)}, descriptors=descriptors, stderr=stderr,
-                stdin=lifeline.stdin if lifeline else None, stdout=lifeline.stdout if lifeline else None,
-            )  # fmt: skip
+            with on_cpus(spec, self._groups):
+                front = launch(
+                    [*enter, *start, *bubblewrap_argv.bubblewrap_argv(self._bwrap, options, payload)],
+                    env={"PATH": bubblewrap_argv.PATH, **label.marked(directory)},
+                    descriptors=descriptors, stderr=stderr, stdin=lifeline.stdin if lifeline else None,
+                    stdout=lifeline.stdout if lifeline else None,
+                )  # fmt: skip
         except OSError:
             os.close(info)
             raise

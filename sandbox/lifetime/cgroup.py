@@ -41,6 +41,16 @@ class ControlGroups(msgspec.Struct, frozen=True, kw_only=True):
         return f"control groups (version {self.version}) hold {', '.join(self.directories)}, below {places}"
 
 
+SOFT = (
+    "no control groups can be made here, so a watchdog limits memory, with an overshoot, and CPU time is limited by a "
+    "choice of CPUs"
+)
+MAKE_HARD = (
+    "start the service in a unit with Delegate=yes, as a user by `systemd-run --user --scope -p Delegate=yes prorl-mq "
+    "up ...`"
+)
+
+
 def delegated() -> ControlGroups | None:
     """Where groups of sandboxes may be made; None where that is nowhere."""
     cgroup, mountinfo = Path("/proc/self/cgroup").read_text("utf-8"), Path("/proc/self/mountinfo").read_text("utf-8")

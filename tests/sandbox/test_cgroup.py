@@ -82,7 +82,7 @@ groups = cgroup.delegated()
 async def test_memory_that_a_watchdog_cannot_see_is_limited_in_control_groups(
     create: Create, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel ends what the agent started, never the server. Without groups the same program has all that it wants."""
+    """The kernel ends what the agent started, not the server. Without groups the program has all that it wants."""
     sandbox = await create(limits=LIMITS)
     made = label.read(Path(sandbox.handle.directory))
     assert made is not None
