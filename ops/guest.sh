@@ -3,13 +3,15 @@
 # gets. Needs no root and no KVM, and leaves the system's packages alone. Where it is complete, nothing is done; to
 # upgrade, remove it.
 #
-#   ops/guest.sh PREFIX
+#   ops/guest.sh PREFIX PYTHON
+#
+#   PYTHON  one of the release that Debian has: it compiles the library, which takes the machine long
 #
 # Exit code 3: this machine cannot have it. 4: the archive does not deliver it now. (ops/debian-packages.sh says how to
 # name another archive.)
 set -euo pipefail
 
-[ $# -eq 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 2 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 ops=$(cd "$(dirname "$0")" && pwd)
 prefix=$(realpath -m "$1")
 
@@ -30,4 +32,5 @@ for part in machine root; do
 done
 mv "$prefix"/machine/boot/vmlinuz-* "$prefix/kernel"
 rm -rf "$prefix"/machine/{boot,etc,var,lib/modules,usr/sbin,sbin} "$prefix"/root/{boot,etc,var,usr/share/perl*}
+"$2" -m compileall -q --invalidation-mode unchecked-hash -s "$prefix/root" "$prefix"/root/usr/lib/python3.* || true
 touch "$prefix/.complete"
