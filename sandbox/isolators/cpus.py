@@ -28,7 +28,7 @@ def cpus_of(spec: SandboxSpec, groups: ControlGroups | None, at_hand: Collection
 
 @contextmanager
 def on_cpus(spec: SandboxSpec, groups: ControlGroups | None) -> Iterator[None]:
-    """What this thread starts meanwhile may use a sandbox's CPUs alone."""
+    """Keeps what this thread starts meanwhile to a sandbox's CPUs."""
     own = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus_of(spec, groups, own))
     try:

@@ -52,7 +52,7 @@ MAKE_HARD = (
 
 
 def delegated() -> ControlGroups | None:
-    """Where groups of sandboxes may be made; None where that is nowhere."""
+    """The directories in which groups of sandboxes may be made; None where there are none."""
     cgroup, mountinfo = Path("/proc/self/cgroup").read_text("utf-8"), Path("/proc/self/mountinfo").read_text("utf-8")
     own = own_group(cgroup, mountinfo)
     group = own and (_divisible(own.parent) or _divided(own))

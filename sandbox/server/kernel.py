@@ -61,7 +61,7 @@ class Kernel:
 
     @property
     def memory_name(self) -> str:
-        """What /proc calls the file for what is too long for an answer; empty without a kernel."""
+        """The name that /proc shows of the file for what is too long for an answer; empty without a kernel."""
         if self._child is None:
             return ""
         return f"{MEMORY}/#{os.fstat(self._memory).st_ino} (deleted)"

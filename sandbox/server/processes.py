@@ -54,7 +54,7 @@ class Proc:
         return ""
 
     def has_tcp(self) -> bool:
-        """Whether this process's network has sockets of TCP. True where nothing says so."""
+        """True if this process's network has sockets of TCP, or nothing says whether it has."""
         with contextlib.suppress(OSError, IndexError):
             texts = [self._text(f"self/net/{name}") for name in ("sockstat", "sockstat6")]
             rows = [line.split() for text in texts for line in text.splitlines()]

@@ -1,12 +1,14 @@
 """A virtual machine with a root file system in memory: Debian's kernel and programs, and our own `sandbox`."""
 
 import os
+import py_compile
 import stat
 import subprocess
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ class Archive:
         self._count = 0
 
     def add(self, name: str, mode: int, data: bytes = b"", device: tuple[int, int] = (0, 0)) -> None:
-        """A file, a link or a directory; the directories that it lies in come by themselves."""
+        """A file, a link or a directory; the directories that it lies in are added before it."""
         above = str(Path(name).parent)
         if above not in self._directories:
             self.add(above, stat.S_IFDIR | 0o755)
@@ -85,9 +87,17 @@ def root_file_system(guest: Path) -> bytes:
     made.add_tree(guest / "root")
     made.add("bin/sh", stat.S_IFLNK | 0o777, b"bash")
     made.add_tree(Path(sysconfig.get_path("platlib"), "msgspec"), f"{CODE}/msgspec")
-    for name, path in _code():
-        made.add(name, stat.S_IFREG | 0o644, path.read_bytes())
+    with tempfile.TemporaryDirectory() as compiled:
+        for name, path in _code():
+            made.add(name, stat.S_IFREG | 0o644, path.read_bytes())
+            made.add(cache_from_source(name), stat.S_IFREG | 0o644, _compiled(path, Path(compiled, "code")))
     return made.written()
+
+
+def _compiled(path: Path, target: Path) -> bytes:
+    """The machine would take its time for that."""
+    py_compile.compile(str(path), str(target), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    return target.read_bytes()
 
 
 def _code() -> Iterator[tuple[str, Path]]:
