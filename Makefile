@@ -81,7 +81,7 @@ test-neighbour: setup  ## 200 right and wrong programs alone and beside a sandbo
 guest: setup  ## a virtual machine with Debian's QEMU and kernel, for tests of control groups (a download of 120 MB)
 	@ops/guest.sh $(STATE)/guest $(PY)
 
-test-cgroups: guest  ## what control groups of both versions hold, where they are delegated to a user, in that machine (two minutes)
+test-cgroups: guest  ## what control groups of both versions hold, where they are delegated to a user, in that machine (some minutes)
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m tests.cgroups.machine
 
 test-security: setup sandbox-tools  ## attacks on sandboxes of both kinds as tables, and the tests of their seal (two minutes)
