@@ -134,14 +134,23 @@ def join(
     places = [str(each) for each in dict.fromkeys(own.values())]
     made = msgspec.structs.replace(made, cgroups=tuple(places))
     label.write(directory, made)
-    for each in places:
-        Path(each).mkdir()
-    for name, value in _LIMITS[groups.version](spec).items():
+    try:
+        for each in places:
+            Path(each).mkdir()
+        _limit(own, _LIMITS[groups.version](spec))
+    except OSError:
+        remove([Path(each) for each in places])
+        raise
+    return made, ["/bin/sh", "-c", ENTER, "sh", *places, "--"]
+
+
+def _limit(own: Mapping[str, Path], limits: Mapping[str, int]) -> None:
+    """Writes what a kernel has; a file without `?` must be there if its controller is."""
+    for name, value in limits.items():
         controller, file, needed = name.partition(".")[0], name.rstrip("?"), not name.endswith("?")
         if controller in own:
             with contextlib.suppress(*(() if needed else (FileNotFoundError,))):
                 (own[controller] / file).write_text(str(value), "utf-8")
-    return made, ["/bin/sh", "-c", ENTER, "sh", *places, "--"]
 
 
 def _memory_bytes(spec: SandboxSpec) -> int:
