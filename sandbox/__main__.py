@@ -27,7 +27,7 @@ from sandbox import login
 from sandbox.attack.run import attack, report
 from sandbox.errors import SandboxError
 from sandbox.isolators.apptainer import ApptainerProvider
-from sandbox.isolators.choice import AUTO, choose
+from sandbox.isolators.choice import AUTO, UNTRUSTED, choose
 from sandbox.isolators.kinds import KINDS, OWN_KINDS, make_provider
 from sandbox.keeper import place
 from sandbox.keeper.wire import Counts, counts
@@ -50,7 +50,7 @@ SUB_COMMANDS = {
     "selfcheck": SubCommand(
         "make a sandbox, try everything, print a table",
         (
-            Setting("--kind", "the kind of sandbox", choices=(AUTO, *KINDS), default=AUTO),
+            Setting("--kind", "the kind of sandbox", choices=(AUTO, UNTRUSTED, *KINDS), default=AUTO),
             Setting("--image", "a directory, a SIF file or a registry's address; else the base image"),
             replace(STATE_DIR, help="where its directory goes; else a temporary directory", required=False),
             Setting("--attack", "attack it instead, and print what is contained", alone=True),
@@ -71,7 +71,7 @@ SUB_COMMANDS = {
     "serve": SubCommand(
         "serve this machine's sandboxes to other machines",
         (
-            Setting("--kind", "the kind of sandbox", choices=(AUTO, *OWN_KINDS), default=AUTO),
+            Setting("--kind", "the kind of sandbox", choices=(AUTO, UNTRUSTED, *OWN_KINDS), default=AUTO),
             STATE_DIR,
             TOOLS_DIR,
             Setting("--tokens", "file of lines NAME TOKEN, one for each service", type=Path, required=True),
@@ -96,9 +96,9 @@ def tools_of(options: argparse.Namespace) -> Path:
 
 
 async def kind_of(options: argparse.Namespace, state_dir: Path) -> str:
-    if options.kind != AUTO:
+    if options.kind not in {AUTO, UNTRUSTED}:
         return str(options.kind)
-    choice = await choose(state_dir, tools_of(options))
+    choice = await choose(state_dir, tools_of(options), options.kind)
     print(choice.why)
     return choice.kind
 

@@ -67,7 +67,7 @@ def require_shell(made: label.Label, directory: Path) -> None:
 def login_arguments(made: label.Label) -> list[str]:
     """Arguments of `sandbox.server.login`."""
     user = [] if os.geteuid() else unprivileged.identity()
-    return [str(made.pid), str(made.server_pid or made.pid), made.cgroup, *map(str, user)]
+    return [str(made.pid), str(made.server_pid or made.pid), "\n".join(made.cgroups), *map(str, user)]
 
 
 def _spawner() -> Any:

@@ -51,6 +51,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     writable: Sequence[str] = ()  # directories of the image that may be written to; the image stays as it is
     empty: Sequence[str] = ()  # directories in memory that begin empty, whatever the image has there
     door: bool = False  # a directory shared with the host, for the socket of a server there
+    evaluates: bool = False  # it goes before those that do not where CPU time is short
 
 
 class SandboxHandle(msgspec.Struct, frozen=True, kw_only=True):

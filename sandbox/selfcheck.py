@@ -9,7 +9,7 @@ import msgspec
 
 from sandbox.errors import SandboxGone
 from sandbox.isolators.writable.ways import Ways
-from sandbox.lifetime import label
+from sandbox.lifetime import cgroup, label
 from sandbox.protocol import REMOTE, EditorCommand, Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 
 HOST_FILE = str(Path(__file__).absolute())
@@ -152,6 +152,7 @@ async def selfcheck(provider: SandboxProvider, image: str | None = None) -> list
     done += [await timed(check.__name__.replace("_", " "), check(sandbox)) for check in checks]
     if provider.kind not in {"local", REMOTE}:
         done.append(await _way_of_writing(Path(sandbox.handle.directory).parents[1]))
+        done.append(_hardness())
     done.append(await timed("close", sandbox.close()))
     done.append(await timed("closed is gone", _is_gone(provider, sandbox)))
     return done
@@ -166,6 +167,14 @@ async def _way_of_writing(state_dir: Path) -> Check:
     best = next(way for way, problem in found.items() if not problem)
     note = f"{best} ({why})" if why else str(best)
     return Check(name="writable directories", problem="", ms=(time.perf_counter() - began) * 1000, note=note)
+
+
+def _hardness() -> Check:
+    """Names what limits memory and CPU time of all that runs in a sandbox together."""
+    began = time.perf_counter()
+    groups = cgroup.delegated()
+    note = f"hard: {groups.said}" if groups else f"soft: {cgroup.SOFT}"
+    return Check(name="limits", problem="", ms=(time.perf_counter() - began) * 1000, note=note)
 
 
 async def _is_gone(provider: SandboxProvider, sandbox: Sandbox) -> None:

@@ -24,7 +24,7 @@ from prorl_mq.settings import Setting, add
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect, located, patiently
 from sandbox.errors import SandboxUnavailable
-from sandbox.isolators.choice import AUTO
+from sandbox.isolators.choice import AUTO, UNTRUSTED
 from sandbox.isolators.layers.copying import Copies
 from sandbox.keeper import place
 from sandbox.keeper.client import KeptProvider
@@ -61,7 +61,12 @@ SETTINGS = (
     Setting("--slots", "jobs at a time", type=int, default=8, variable="PRORL_SLOTS"),
     NODE,
     Setting("--name", "unique name of this process; else stage-node-pid", type=plain, default=""),
-    Setting("--sandbox", "auto, apptainer, bubblewrap, local, remote or none", default=AUTO, variable="PRORL_SANDBOX"),
+    Setting(
+        "--sandbox",
+        "auto, untrusted, apptainer, bubblewrap, local, remote or none",
+        default=AUTO,
+        variable="PRORL_SANDBOX",
+    ),
     STATE_DIR,
     Setting("--tokenizer", "directory with the policy's tokenizer", variable="PRORL_TOKENIZER"),
     msgspec.structs.replace(LEASE, help="how long a job is this worker's without a heartbeat"),
@@ -151,7 +156,9 @@ async def serve(settings: WorkerSettings) -> int:
 
 
 async def _work(settings: WorkerSettings, draining: Draining) -> None:
-    if settings.sandbox not in {AUTO, "none"} and settings.stage is not Stage.RUN:  # which finds its sandboxes made
+    if (
+        settings.sandbox not in {AUTO, UNTRUSTED, "none"} and settings.stage is not Stage.RUN
+    ):  # which finds its sandboxes made
         await tried(settings.sandbox, settings.state_dir)
     settings = msgspec.structs.replace(settings, sandbox=await chosen(settings.sandbox, settings.state_dir))
     settings = msgspec.structs.replace(settings, limits=limits_of(settings.sandbox))

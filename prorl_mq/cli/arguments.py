@@ -105,7 +105,9 @@ STATE_DIR = Setting(
 )
 STORE = (replace(REDIS, help="URL of a Redis server; else that of `up`"), NAMESPACE, STATE_DIR)
 ADDRESS = Setting("--url", "URL of the API, or of its Redis", default=URL, variable="PRORL_URL")
-SANDBOX = Setting("--sandbox", "auto, apptainer, bubblewrap, local, remote or none", default="auto", metavar="KIND")
+SANDBOX = Setting(
+    "--sandbox", "auto, untrusted, apptainer, bubblewrap, local, remote or none", default="auto", metavar="KIND"
+)
 TOKENIZER = Setting("--tokenizer", "directory of the policy's tokenizer", type=Path, metavar="DIR")
 BACKEND = Setting("--backend", "URL of an inference server of the policy", metavar="URL", again=True)
 SAMPLES = Setting("--n", "samples of each task", type=positive, default=1)

@@ -29,6 +29,7 @@ FAULTS = (ConfigurationError,)
 SERVER_FIX: Final = (
     "start `python -m sandbox serve` there, and name it in PRORL_SANDBOX_SERVER and PRORL_SANDBOX_TOKEN_FILE"
 )
+NOTES: Final = {"writable directories": "directories of images become writable by", "limits": "limits are"}
 SERVICE: Final = ("starlette", "uvicorn", "prometheus_client", "tokenizers", "transformers")
 
 
@@ -157,8 +158,8 @@ async def _sandbox(kind: str) -> Finding:
     words = ("sandbox", "selfcheck", "--kind", kind)
     code, lines = await _module(*words)
     if code == 0:
-        way = next((line.rpartition(" ms  ")[2] for line in lines if line.startswith("writable directories ")), "")
-        told = f"; directories of images become writable by {way}" if way else ""
+        notes = {name: line.rpartition(" ms  ")[2] for name in NOTES for line in lines if line.startswith(f"{name} ")}
+        told = "".join(f"; {NOTES[name]} {note}" for name, note in notes.items())
         return Finding("sandbox", f"{kind}: a sandbox was created, and passed its checks{told}")
     wrong = next((line for line in lines if " failed " in line), lines[-1])
     first = SERVER_FIX if kind == "remote" else "make sandbox-tools"

@@ -27,6 +27,7 @@ from sandbox.isolators import outside, socket_dir
 from sandbox.isolators.apptainer_argv import PLACES, ApptainerLayout, apptainer_argv, configuration
 from sandbox.isolators.bringup import START_S, Started, bring_up, start_failed
 from sandbox.isolators.bubblewrap_argv import PATH, PYTHON_DIR, WORKSPACE, server_argv
+from sandbox.isolators.cpus import on_cpus
 from sandbox.isolators.inside import ENVIRONMENT, files_of
 from sandbox.isolators.interpreter import python_of
 from sandbox.isolators.launch import Descriptors, launch, words_of
@@ -97,7 +98,7 @@ class ApptainerProvider:
         self._base = tools_dir.absolute() / "images" / "base"  # a link, where root's tools had to go elsewhere
         self._unshare = find_unshare()
         self._prefix = unprivileged.prefix()
-        self._group = cgroup.delegated()
+        self._groups = cgroup.delegated()
         self._runtimes, cache = self._state_dir / "runtimes", self._state_dir / "image-cache"
         self._python_dir = python_dir.absolute() if python_dir is not None else None
         if self._prefix:
@@ -182,6 +183,7 @@ class ApptainerProvider:
             places=(*PLACES, *spec.writable, *spec.empty),
             python_dir=PYTHON_DIR if self._python_dir else None,
             interpreter=interpreter,
+            own_network=not spec.network,
         )
 
     def _start(
@@ -231,7 +233,7 @@ class ApptainerProvider:
         lifeline: outside.Lifeline | None = None,
     ) -> tuple[int, label.Label]:
         """Starts Apptainer with the server in it, or with the holder of a lifeline; Apptainer and the new label."""
-        made, enter = cgroup.join(self._group, directory, made, spec.limits)
+        made, enter = cgroup.join(self._groups, directory, made, spec)
         descriptors = Descriptors()
         try:
             payload = outside.holder_argv(image.path)
@@ -243,11 +245,12 @@ class ApptainerProvider:
             # Apptainer's own processes drop their environment; what follows this prefix goes to process 1.
             mark = {f"APPTAINERENV_{name}": value for name, value in label.marked(directory).items()}
             environment = {"PATH": PATH, "APPTAINER_CONFIGDIR": str(directory / "apptainer"), **mark}
-            front = launch(
-                [*enter, *writable.argv(descriptors, self._prefix), *apptainer_argv(layout)],
-                env=environment, descriptors=descriptors, stderr=stderr,
-                stdin=lifeline.stdin if lifeline else None, stdout=lifeline.stdout if lifeline else None,
-            )  # fmt: skip
+            with on_cpus(spec, self._groups):
+                front = launch(
+                    [*enter, *writable.argv(descriptors, self._prefix), *apptainer_argv(layout)],
+                    env=environment, descriptors=descriptors, stderr=stderr,
+                    stdin=lifeline.stdin if lifeline else None, stdout=lifeline.stdout if lifeline else None,
+                )  # fmt: skip
         finally:
             descriptors.close()
         made = msgspec.structs.replace(made, front_pid=front, front_started=start_time(front) or "")

@@ -21,6 +21,7 @@ from sandbox.host.reachable import reachable
 from sandbox.images.environment import environment_of
 from sandbox.isolators import bubblewrap_argv, outside, socket_dir
 from sandbox.isolators.bringup import Started, bring_up, start_failed
+from sandbox.isolators.cpus import on_cpus
 from sandbox.isolators.inside import ENVIRONMENT, files_of
 from sandbox.isolators.interpreter import python_of
 from sandbox.isolators.launch import Descriptors, launch, words_of
@@ -80,7 +81,7 @@ class BubblewrapProvider:
         self._state_dir = state_dir.absolute()
         self._bwrap = find_bwrap()
         self._prefix = unprivileged.prefix()
-        self._group = cgroup.delegated()
+        self._groups = cgroup.delegated()
         self._python_dir = python_dir.absolute() if python_dir is not None else None
         if self._python_dir is not None and self._prefix:
             self._python_dir = reachable(self._python_dir)
@@ -125,6 +126,7 @@ class BubblewrapProvider:
             places=(*own, *spec.writable, *spec.empty),
             python_dir=bubblewrap_argv.PYTHON_DIR if self._python_dir else None,
             interpreter=interpreter,
+            own_network=not spec.network,
         )
 
     def _start(self, spec: SandboxSpec, interpreter: str | None, writable: WritableDirectories) -> Started:
@@ -165,7 +167,7 @@ class BubblewrapProvider:
         lifeline: outside.Lifeline | None = None,
     ) -> tuple[int, label.Label]:
         """Starts bubblewrap with the server in it, or with the holder of a lifeline; bubblewrap and the new label."""
-        made, enter = cgroup.join(self._group, directory, made, spec.limits)
+        made, enter = cgroup.join(self._groups, directory, made, spec)
         descriptors = Descriptors()
         info, info_in = os.pipe2(os.O_CLOEXEC)
         try:
@@ -176,11 +178,13 @@ class BubblewrapProvider:
             options = descriptors.add_data("options", bubblewrap_argv.options_data(layout))
             payload = payload or outside.holder_argv(Path(spec.image or "/"))
             start = writable.argv(descriptors, self._prefix)
-            front = launch(
-                [*enter, *start, *bubblewrap_argv.bubblewrap_argv(self._bwrap, options, payload)],
-                env={"PATH": bubblewrap_argv.PATH, **label.marked(directory)}, descriptors=descriptors, stderr=stderr,
-                stdin=lifeline.stdin if lifeline else None, stdout=lifeline.stdout if lifeline else None,
-            )  # fmt: skip
+            with on_cpus(spec, self._groups):
+                front = launch(
+                    [*enter, *start, *bubblewrap_argv.bubblewrap_argv(self._bwrap, options, payload)],
+                    env={"PATH": bubblewrap_argv.PATH, **label.marked(directory)},
+                    descriptors=descriptors, stderr=stderr, stdin=lifeline.stdin if lifeline else None,
+                    stdout=lifeline.stdout if lifeline else None,
+                )  # fmt: skip
         except OSError:
             os.close(info)
             raise

@@ -1,83 +1,208 @@
-"""Hard limits for all of a sandbox together, where the kernel's control groups (version 2) are delegated to us.
+"""Hard limits for all of a sandbox together, by control groups of either version, where this process may make some.
 
-That is so when this process lives in a subgroup of a group that it may divide, and that has no processes of its own
-(systemd: `Delegate=yes` with `DelegateSubgroup=`). Elsewhere the server's watchdog is all there is.
+Version 2: this process lives in a subgroup of a group that it may divide, and that has no processes of its own
+(systemd: `Delegate=yes` with `DelegateSubgroup=`); or in a group that systemd says it may divide (`Delegate=yes`
+alone, as in a scope of the user's own). Version 1: it may make directories below its own groups of memory and
+processes. Elsewhere the server's watchdog is all there is.
 """
 
 import contextlib
 import os
+import signal
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from sandbox.lifetime import label
-from sandbox.protocol import SandboxLimits
+from sandbox.protocol import SandboxSpec
 
-CONTROLLERS = ("memory", "pids")
-SPARE_PROCESSES = 32  # the server's threads and the isolator are in the group, too
-ENTER = 'echo 0 >"$0/cgroup.procs" && exec "$@"'
+NEEDED, WANTED = ("memory", "pids"), ("memory", "pids", "cpu")
+DELEGATED = "user.delegate"  # the attribute by which systemd says so
+SUBGROUP = "prorl"  # for the processes of a group that is to be divided
+SPARE_PROCESSES, SPARE_BYTES = 32, 64 << 20  # the server, its threads and the isolator are in the group, too
+RUN_WEIGHT, EVAL_WEIGHT = 100, 400  # of CPU time; 100 is what a group has that nobody has weighed
+SHARES = 1024  # the same in version 1
+ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"'
 EMPTY_S = 10.0
 
 
-def delegated() -> Path | None:
-    """The group in which sandboxes may be made; None where there is none."""
-    own = own_group(Path("/proc/self/cgroup").read_text("utf-8"), Path("/proc/self/mountinfo").read_text("utf-8"))
-    if own is None:
-        return None
-    group = own.parent
-    with contextlib.suppress(OSError):
-        offered = (group / "cgroup.controllers").read_text("utf-8").split()
-        writable = all(os.access(group / name, os.W_OK) for name in (".", "cgroup.procs", "cgroup.subtree_control"))
-        if writable and set(CONTROLLERS) <= set(offered) and not (group / "cgroup.procs").read_text("utf-8"):
-            (group / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in CONTROLLERS), "utf-8")
-            return group
-    return None
+class ControlGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """Directories, by controller, in which groups can be made. In version 2 it is the same for all."""
+
+    version: int
+    directories: Mapping[str, Path]
+
+    @property
+    def said(self) -> str:
+        """A sentence for people."""
+        places = ", ".join(sorted({str(each) for each in self.directories.values()}))
+        return f"control groups (version {self.version}) hold {', '.join(self.directories)}, below {places}"
+
+
+SOFT = (
+    "no control groups can be made here, so a watchdog limits memory, with an overshoot, and CPU time is limited by a "
+    "choice of CPUs"
+)
+MAKE_HARD = (
+    "start the service in a unit with Delegate=yes, as a user by `systemd-run --user --scope -p Delegate=yes prorl-mq "
+    "up ...`"
+)
+
+
+def delegated() -> ControlGroups | None:
+    """The directories in which groups of sandboxes may be made; None where there are none."""
+    cgroup, mountinfo = Path("/proc/self/cgroup").read_text("utf-8"), Path("/proc/self/mountinfo").read_text("utf-8")
+    own = own_group(cgroup, mountinfo)
+    group = own and (_divisible(own.parent) or _divided(own))
+    if group:
+        offered = (group / "cgroup.subtree_control").read_text("utf-8").split()
+        return ControlGroups(version=2, directories={name: group for name in WANTED if name in offered})
+    found = {name: place for name, place in own_groups(cgroup, mountinfo).items() if os.access(place, os.W_OK)}
+    return ControlGroups(version=1, directories=found) if set(NEEDED) <= set(found) else None
 
 
 def own_group(cgroup: str, mountinfo: str) -> Path | None:
-    """The directory of a process's group, from its files `cgroup` and `mountinfo`."""
+    """The directory of a process's group of version 2, by its files `cgroup` and `mountinfo`. None for the topmost."""
     paths = [line[3:] for line in cgroup.splitlines() if line.startswith("0::")]
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        root, mounted = before.split()[3:5]
-        if after.startswith("cgroup2 ") and paths and paths[0].startswith(root) and paths[0] != root:
+    for root, mounted, kind, _ in _mounts(mountinfo):
+        if kind == "cgroup2" and paths and paths[0].startswith(root) and paths[0] != root:
             return Path(mounted, paths[0][len(root) :].lstrip("/"))
     return None
 
 
-def join(
-    group: Path | None, directory: Path, made: label.Label, limits: SandboxLimits
-) -> tuple[label.Label, list[str]]:
-    """A control group for a sandbox, below `group` if there is one: the label with it, and the start of a command line.
+def own_groups(cgroup: str, mountinfo: str) -> Mapping[str, Path]:
+    """The directories of a process's groups of version 1, by controller."""
+    found = {}
+    for line in cgroup.splitlines():
+        _, controllers, path = line.split(":", 2)
+        for name in set(controllers.split(",")) & set(WANTED):
+            for root, mounted, kind, options in _mounts(mountinfo):
+                if kind == "cgroup" and name in options and path.startswith(root):
+                    found[name] = Path(mounted, path[len(root) :].lstrip("/"))
+    return {name: found[name] for name in WANTED if name in found}
 
-    What is started so runs in the group from its first moment. The label knows the group before it exists. What the
+
+def _mounts(mountinfo: str) -> Iterable[tuple[str, str, str, Sequence[str]]]:
+    """Of each: which directory of its file system is mounted, where, the file system and its own options."""
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        yield before.split()[3], before.split()[4], kind, options.split(",")
+
+
+def _divisible(group: Path) -> Path | None:
+    """A group that may be divided, and has no processes of its own."""
+    with contextlib.suppress(OSError):
+        offered = (group / "cgroup.controllers").read_text("utf-8").split()
+        writable = all(os.access(group / name, os.W_OK) for name in (".", "cgroup.procs", "cgroup.subtree_control"))
+        if writable and set(NEEDED) <= set(offered) and not (group / "cgroup.procs").read_text("utf-8"):
+            wanted = " ".join(f"+{name}" for name in WANTED if name in offered)
+            (group / "cgroup.subtree_control").write_text(wanted, "utf-8")
+            return group
+    return None
+
+
+def _divided(own: Path) -> Path | None:
+    """A group that is delegated with processes in it: all of these go to a subgroup first."""
+    with contextlib.suppress(OSError):
+        if os.getxattr(own, DELEGATED) != b"1":
+            return None
+        subgroup = own / SUBGROUP
+        subgroup.mkdir(exist_ok=True)
+        deadline = time.monotonic() + EMPTY_S
+        while (pids := (own / "cgroup.procs").read_text("utf-8").split()) and time.monotonic() < deadline:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    (subgroup / "cgroup.procs").write_text(pid, "utf-8")
+        return _divisible(own)
+    return None
+
+
+def join(
+    groups: ControlGroups | None, directory: Path, made: label.Label, spec: SandboxSpec
+) -> tuple[label.Label, list[str]]:
+    """Control groups for a sandbox, if there can be some: the label with them, and the start of a command line.
+
+    What is started so runs in the groups from its first moment. The label knows them before they exist. What the
     sandbox's files take counts as memory, for they lie in memory. Raises `OSError`.
     """
-    if group is None:
+    if groups is None:
         return made, []
-    own = group / f"sandbox-{made.sandbox_id}"
-    made = msgspec.structs.replace(made, cgroup=str(own))
+    own = {name: place / f"sandbox-{made.sandbox_id}" for name, place in groups.directories.items()}
+    places = [str(each) for each in dict.fromkeys(own.values())]
+    made = msgspec.structs.replace(made, cgroups=tuple(places))
     label.write(directory, made)
-    own.mkdir()
-    (own / "memory.max").write_text(str(limits.memory_bytes + limits.disk_bytes), "utf-8")
-    (own / "pids.max").write_text(str(limits.processes + SPARE_PROCESSES), "utf-8")
-    with contextlib.suppress(FileNotFoundError):  # of a kernel that does not account for swap
-        (own / "memory.swap.max").write_text("0", "utf-8")
-    return made, ["/bin/sh", "-c", ENTER, str(own)]
+    try:
+        for each in places:
+            Path(each).mkdir()
+        _limit(own, _LIMITS[groups.version](spec))
+    except OSError:
+        remove([Path(each) for each in places])
+        raise
+    return made, ["/bin/sh", "-c", ENTER, "sh", *places, "--"]
 
 
-def remove(group: Path) -> None:
-    """Kills what is left in a group, and removes it. Blocks until it is empty; usually it is."""
-    with contextlib.suppress(FileNotFoundError):
-        (group / "cgroup.kill").write_text("1", "utf-8")
-        deadline = time.monotonic() + EMPTY_S
-        while True:
+def _limit(own: Mapping[str, Path], limits: Mapping[str, int]) -> None:
+    """Writes what a kernel has; a file without `?` must be there if its controller is."""
+    for name, value in limits.items():
+        controller, file, needed = name.partition(".")[0], name.rstrip("?"), not name.endswith("?")
+        if controller in own:
+            with contextlib.suppress(*(() if needed else (FileNotFoundError,))):
+                (own[controller] / file).write_text(str(value), "utf-8")
+
+
+def _memory_bytes(spec: SandboxSpec) -> int:
+    return spec.limits.memory_bytes + spec.limits.disk_bytes + SPARE_BYTES
+
+
+def _version_2(spec: SandboxSpec) -> Mapping[str, int]:
+    """Contents of files. `?`: a kernel that does not account for swap has none."""
+    return {
+        "memory.max": _memory_bytes(spec),
+        "memory.swap.max?": 0,
+        "pids.max": spec.limits.processes + SPARE_PROCESSES,
+        "cpu.weight": EVAL_WEIGHT if spec.evaluates else RUN_WEIGHT,
+    }
+
+
+def _version_1(spec: SandboxSpec) -> Mapping[str, int]:
+    return {
+        "memory.limit_in_bytes": _memory_bytes(spec),
+        "memory.memsw.limit_in_bytes?": _memory_bytes(spec),
+        "pids.max": spec.limits.processes + SPARE_PROCESSES,
+        "cpu.shares": SHARES * (EVAL_WEIGHT if spec.evaluates else RUN_WEIGHT) // 100,
+    }
+
+
+_LIMITS: Mapping[int, Callable[[SandboxSpec], Mapping[str, int]]] = {1: _version_1, 2: _version_2}
+
+
+def remove(places: Sequence[Path]) -> None:
+    """Kills what is left in groups, and removes them. Blocks until they are empty; usually they are."""
+    deadline = time.monotonic() + EMPTY_S
+    for place in places:
+        with contextlib.suppress(OSError):  # of another controller: nothing more can start
+            (place / "pids.max").write_text("0", "utf-8")
+    for place in places:
+        while place.exists():
+            _kill(place)
             try:
-                group.rmdir()
+                place.rmdir()
+            except FileNotFoundError:
+                break
             except OSError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.005)  # its last process is on its way out; an event would need a watch on its file
-            else:
-                return
+
+
+def _kill(place: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if (place / "cgroup.kill").exists():  # version 2, from Linux 5.14 on
+            (place / "cgroup.kill").write_text("1", "utf-8")
+            return
+        for pid in (place / "cgroup.procs").read_text("utf-8").split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)

@@ -40,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     places: Sequence[str] = ()  # all writable places, for checkpoints; none: it has no checkpoints
     python_dir: str | None = None  # as seen inside
     interpreter: str | None = None  # None: the system's
+    own_network: bool = False  # whose sockets are all its own
 
 
 def held_limits(limits: SandboxLimits) -> dict[str, int]:

@@ -28,8 +28,8 @@ async def destroy(handle: SandboxHandle) -> None:
     if made.pid != handle.pid:
         await _end_process(label.handle_of(directory, made))
     await _end_front(made)
-    if made.cgroup:
-        await asyncio.to_thread(cgroup.remove, Path(made.cgroup))
+    if made.cgroups:
+        await asyncio.to_thread(cgroup.remove, [Path(each) for each in made.cgroups])
     await asyncio.to_thread(label.remove, directory)
 
 

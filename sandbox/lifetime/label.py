@@ -39,7 +39,7 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     front_started: str = ""
     server_pid: int = 0  # the execution server, where it stands outside
     server_started: str = ""
-    cgroup: str = ""  # its control group's directory, where it has one
+    cgroups: tuple[str, ...] = ()  # the directories of its control groups, where it has some
     door: str = ""  # the directory that it shares with the host, where it has one
     writable: str = ""  # the ways in which it may write to directories of its image, where it may
     disk: str = ""  # the directory of what it holds on disk, where it holds anything there

@@ -28,6 +28,7 @@ class EnteredSandbox:
         """Joins the namespaces of the process `pid`; it must be called before there are threads. Raises `OSError`."""
         self._seal = Seal() if sealed else None
         prctl(CHILD_SUBREAPER, 1)
+        os.sched_setaffinity(0, os.sched_getaffinity(pid))
         root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         mounts = _namespace(pid, "mnt")
         spaces = [mounts] + [_namespace(pid, name) for name in NAMESPACES[1:] if not _shared(pid, name)]

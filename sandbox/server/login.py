@@ -1,8 +1,8 @@
 """A person's shell in a sandbox, on a pseudo-terminal of the host. `sandbox.login` starts it and relays the terminal.
 
---login PID LIMITED GROUP [UID GID]: PID is a process of the sandbox's own namespaces, LIMITED the one whose resource
-limits the shell gets, GROUP the control group's directory or nothing. Standard input is the terminal, the environment
-is the shell's.
+--login PID LIMITED GROUPS [UID GID]: PID is a process of the sandbox's own namespaces, LIMITED the one whose resource
+limits the shell gets, GROUPS the directories of control groups, one a line. Standard input is the terminal, the
+environment is the shell's.
 
 It is three processes. This one waits outside. A keeper inside, a child of the sandbox's first process like all that
 runs there, adopts whatever the shell starts, and ends it with the shell or the terminal. The third is the shell.
@@ -36,7 +36,8 @@ def login(arguments: list[str]) -> int:
     pid, limited = int(arguments[0]), int(arguments[1])
     try:
         _give_terminal_up()
-        _join_group(arguments[2])
+        for group in arguments[2].splitlines():
+            _join_group(group)
         become_user([int(argument) for argument in arguments[3:]])
         limits = _limits_of(limited)
         join_own_keyring()
@@ -55,8 +56,6 @@ def _give_terminal_up() -> None:
 
 
 def _join_group(group: str) -> None:
-    if not group:
-        return
     try:
         with open(os.path.join(group, "cgroup.procs"), "w") as stream:
             stream.write("0")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     Reply = tuple[dict[str, Any], bytes]
 
+from sandbox.server.accounting.sockets import SocketBuffers
 from sandbox.server.acts import ActCancelled, Acts, Asker, NotQuiet, Taken
 from sandbox.server.cells import compiled, run_kernel
 from sandbox.server.children import Children, Sacrifice, limit
@@ -55,11 +56,17 @@ class ExecutionServer:
     """The tools of one sandbox, and which request goes to which."""
 
     def __init__(
-        self, listener: socket.socket, proc: Proc, children: Children, roots: tuple[int, ...], outside: Outside | None
+        self,
+        listener: socket.socket,
+        proc: Proc,
+        children: Children,
+        roots: tuple[int, ...],
+        outside: Outside | None,
+        sockets: SocketBuffers,
     ) -> None:
         self._listener = listener
         self._proc, self._children = proc, children
-        self._roots = roots
+        self._roots, self._sockets = roots, sockets
         self._outside = outside
         self._acts = Acts()
         self._making = threading.Lock()
@@ -256,8 +263,9 @@ class ExecutionServer:
         self._programs = Programs(settings, self._children, self._proc, self._roots)
         self._editor = Editor()
         self._watchdog = Watchdog(
-            settings, self._proc, self._children, self._roots, self._notices, self._tools, self._interrupt
-        )
+            settings, self._proc, self._children, self._roots, self._notices, self._tools, self._interrupt,
+            self._sockets if settings["own_network"] else None,
+        )  # fmt: skip
         self._places = tuple(dict.fromkeys(filter(is_own_directory, map(os.path.normpath, settings["places"]))))
         self._disk_bytes: int = limits["disk_bytes"]
         self._offer(settings["cwd"])
@@ -296,12 +304,13 @@ def serve(
     threading.stack_size(STACK_BYTES)
     proc = outside.proc if outside else Proc()
     children = Children(outside.sacrifice, outside.entry) if outside else Children(Sacrifice(), None)
+    sockets = SocketBuffers(proc)
     protect()
     listener.setblocking(True)
     silent = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(silent, fd)
-    ExecutionServer(listener, proc, children, roots, outside).serve()
+    ExecutionServer(listener, proc, children, roots, outside, sockets).serve()
     os._exit(0)
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
 READ_BYTES = 1 << 16
+ADDRESSES_OF_A_BYTE = 512  # of a page table: 8 bytes for each page of 4 KiB
+FEW_BYTES = 1 << 20  # of page tables
 
 
 class Process(NamedTuple):
@@ -23,7 +25,8 @@ class Process(NamedTuple):
     name: str
     dead: bool  # a zombie: it holds its number, and nothing else
     threads: int
-    memory_bytes: int
+    memory_bytes: int  # without page tables
+    space_bytes: int  # of addresses
     born: int  # in ticks since the node was started: a number may be given twice, not both
 
 
@@ -49,6 +52,14 @@ class Proc:
         with contextlib.suppress(OSError, IndexError):
             return self._text("loadavg").split()[-1]
         return ""
+
+    def has_tcp(self) -> bool:
+        """True if this process's network has sockets of TCP, or nothing says whether it has."""
+        with contextlib.suppress(OSError, IndexError):
+            texts = [self._text(f"self/net/{name}") for name in ("sockstat", "sockstat6")]
+            rows = [line.split() for text in texts for line in text.splitlines()]
+            return any(int(row[2]) for row in rows if row[0] in ("TCP:", "TCP6:"))
+        return True
 
     def _text(self, path: str) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._root)
@@ -90,7 +101,8 @@ class Proc:
         fields = after.split()
         return Process(
             pid=pid, parent=int(fields[1]), group=int(fields[2]), name=before.partition("(")[2], dead=fields[0] in "ZX",
-            threads=int(fields[17]), memory_bytes=int(fields[21]) * PAGE_BYTES, born=int(fields[19]),
+            threads=int(fields[17]), memory_bytes=int(fields[21]) * PAGE_BYTES, space_bytes=int(fields[20]),
+            born=int(fields[19]),
         )  # fmt: skip
 
     def below(self, roots: tuple[int, ...]) -> list[Process]:
@@ -171,6 +183,16 @@ class Proc:
     def _ticks(self, pid: int, first: int, end: int) -> int:
         with contextlib.suppress(OSError, ValueError):
             return sum(map(int, self.read(pid, "stat").rpartition(")")[2].split()[first:end]))
+        return 0
+
+    def table_bytes(self, process: Process) -> int:
+        """Its page tables: a 512th of its addresses at most, so that few processes need be asked about."""
+        if process.space_bytes // ADDRESSES_OF_A_BYTE < FEW_BYTES:
+            return 0
+        with contextlib.suppress(OSError, ValueError):
+            for line in self.read(process.pid, "status").splitlines():
+                if line.startswith("VmPTE:"):
+                    return int(line.split()[1]) * 1024
         return 0
 
     def share_bytes(self, process: Process) -> int:

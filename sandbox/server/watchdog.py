@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+from sandbox.server.accounting.sockets import SocketBuffers
 from sandbox.server.children import Children, end_all, send_signal
 from sandbox.server.processes import Proc, Process
 
 FASTEST_S = 0.02
 SLOWEST_S = 0.5
-GROWTH_BYTES_S = 4 << 30  # how fast a sandbox is thought to grow
+GROWTH_BYTES_S = 2 << 30  # how fast a sandbox is thought to grow on one CPU
 FULL_S = 2.0  # since there was no room for another process: it is no busy moment any more
 FULL_SHARE = 0.5  # of the limit: with fewer processes there is room, for those not seen from here are not as many
 INODE_BYTES = 1024
@@ -111,7 +112,9 @@ class Watchdog:
         notices: Notices,
         tools: Callable[[], set[int]],
         interrupt: Callable[[], object],
+        sockets: SocketBuffers | None = None,
     ) -> None:
+        """`sockets`: those of the sandbox, where it has a network of its own."""
         self._limits = limits = settings["limits"]
         self._memory_bytes: int = limits["memory_bytes"]
         self._processes: int | None = limits.get("processes")
@@ -122,7 +125,8 @@ class Watchdog:
         self._counted = CountedFiles(counted)
         self.sealed_bytes = 0  # that lie in layers below those which can be written to
         self._proc, self._children, self._roots, self._notices = proc, children, roots, notices
-        self._tools, self._interrupt = tools, interrupt
+        self._tools, self._interrupt, self._sockets = tools, interrupt, sockets
+        self._growth_bytes_s = GROWTH_BYTES_S * max(2, len(os.sched_getaffinity(0)))
         self._end = time.monotonic() + limits["wall_s"]
         self._stir = threading.Event()
         self._calls = 0  # in progress
@@ -153,7 +157,7 @@ class Watchdog:
             self._counted.growth()
         while self._stir.wait(max(0.0, self._end - time.monotonic())):
             self._stir.clear()
-            busy, pause_s = True, SLOWEST_S
+            busy, pause_s = True, self._pause(0)
             while busy and time.monotonic() < self._end:
                 time.sleep(pause_s)  # a look has no event to wait for: memory grows without one
                 with contextlib.suppress(OSError):  # it may be short of descriptors itself
@@ -168,25 +172,36 @@ class Watchdog:
         used = max(used, self._check_disk())
         self._check_processes(everything)
         idle = not self._calls and not {found.pid for found in living} - self._tools()
+        return not idle, self._pause(used)
+
+    def _pause(self, used: int) -> float:
+        """Seconds in which no limit can be passed, but for the shortest pause."""
         room = max(0.0, min(self._memory_bytes, self._disk_bytes) - used)
-        return not idle, min(SLOWEST_S, max(FASTEST_S, room / GROWTH_BYTES_S))
+        return min(SLOWEST_S, max(FASTEST_S, room / self._growth_bytes_s))
 
     def _check_memory(self, living: list[Process]) -> int:
-        """Kills the largest group, and the next ones until the rest keeps the limit."""
-        used = sum(found.memory_bytes for found in living)
+        """Kills the largest group, and the next ones until the rest keeps the limit.
+
+        Nobody knows whose a socket is. So where it is they that take too much, one group is killed at a time, and the
+        next one when that is gone and they still do.
+        """
+        sockets = self._sockets.held_bytes() if self._sockets is not None else 0
+        tables = {found.pid: self._proc.table_bytes(found) for found in living}
+        used = sockets + sum(tables.values()) + sum(found.memory_bytes for found in living)
         if used <= self._memory_bytes:
             return used
-        shares = {found.pid: self._proc.share_bytes(found) for found in living}
-        used = sum(shares.values())
+        shares = {found.pid: self._proc.share_bytes(found) + tables[found.pid] for found in living}
+        used = sockets + sum(shares.values())
         groups: dict[int, list[Process]] = {}
         for found in living:
             groups.setdefault(found.group, []).append(found)
         sizes = {group: sum(shares[found.pid] for found in members) for group, members in groups.items()}
         for group in sorted(sizes, key=lambda group: sizes[group], reverse=True):
-            if used <= self._memory_bytes:
+            if used - (sockets if self._killed else 0) <= self._memory_bytes:
                 break
             self._notices.post(
-                f"over the memory limit: everything that runs takes {_mib(used)} of {_mib(self._memory_bytes)}; killed "
+                f"over the memory limit: everything that runs takes {_mib(used)} of {_mib(self._memory_bytes)}"
+                f"{f' ({_mib(sockets)} in sockets)' if sockets else ''}; killed "
                 f"the largest group of processes: {_names(groups[group])}, which takes {_mib(sizes[group])}"
             )
             self._kill(groups[group])

@@ -13,12 +13,13 @@ import pytest
 
 from sandbox.errors import SandboxStartFailed, SandboxUnavailable
 from sandbox.host.process import descendants, ended, opened, start_time
+from sandbox.isolators import choice
 from sandbox.isolators.apptainer_argv import ApptainerLayout, apptainer_argv, configuration
-from sandbox.isolators.choice import choose
+from sandbox.isolators.choice import UNTRUSTED, choose
 from sandbox.isolators.interpreter import python_of
 from sandbox.isolators.kinds import make_provider
 from sandbox.isolators.runtime import runtime
-from sandbox.lifetime import label
+from sandbox.lifetime import cgroup, label
 from sandbox.lifetime.first_process import first_process
 from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
 from tests.sandbox.conftest import NODE, TOOLS_DIR, Create, require_apptainer
@@ -232,6 +233,33 @@ async def test_bubblewrap_is_chosen_where_apptainer_fails_and_the_user_is_told_w
     assert chosen.kind == "bubblewrap"
     assert chosen.why.startswith("sandboxes use bubblewrap, for Apptainer does not work here: no sandbox for choice")
     assert "\n" not in chosen.why
+
+
+async def test_untrusted_code_gets_apptainer_with_hard_limits_or_nothing(
+    broken_tools: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = cgroup.ControlGroups(version=2, directories=dict.fromkeys(cgroup.NEEDED, Path("/sys/fs/cgroup/service")))
+    monkeypatch.setattr(cgroup, "delegated", lambda: None)
+    with pytest.raises(SandboxUnavailable, match=r"need hard limits: no control groups can be made here.*Delegate=yes"):
+        await choose(state_dir, broken_tools, UNTRUSTED)
+    monkeypatch.setattr(cgroup, "delegated", lambda: groups)
+    monkeypatch.setattr(choice, "trial", _works)
+    chosen = await choose(state_dir, broken_tools, UNTRUSTED)
+    assert (chosen.kind, "version 2" in chosen.why) == ("apptainer", True)
+    monkeypatch.setattr(choice, "trial", _fails)
+    with pytest.raises(
+        SandboxUnavailable, match="bubblewrap shows the host's /usr, and Apptainer does not work here: no"
+    ):
+        await choose(state_dir, broken_tools, UNTRUSTED)
+    assert (await choose(state_dir, broken_tools)).kind == "bubblewrap"
+
+
+async def _works(*_: object) -> str:
+    return ""
+
+
+async def _fails(*_: object) -> str:
+    return "no user namespaces"
 
 
 def test_the_command_line_prints_the_kind_that_works(tmp_path: Path) -> None:

@@ -29,6 +29,29 @@ def test_the_group_of_a_process_is_found(own: str, mounts: str, expected: str | 
     assert cgroup.own_group(own, mounts) == (Path(expected) if expected else None)
 
 
+VERSION_1 = """\
+30 23 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+31 23 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+32 23 0:28 /job /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        (
+            "5:cpu,cpuacct:/\n4:memory:/unit\n3:pids:/job/step\n0::/\n",
+            {"memory": "memory/unit", "pids": "pids/step", "cpu": "cpu,cpuacct"},
+        ),
+        ("4:memory:/unit\n3:pids:/other\n", {"memory": "memory/unit"}),
+        ("0::/unit\n", {}),
+    ],
+)
+def test_the_groups_of_version_1_are_those_of_the_process_itself(own: str, expected: dict[str, str]) -> None:
+    """Never the topmost: whoever goes there leaves the limits that it is under."""
+    assert cgroup.own_groups(own, VERSION_1) == {name: Path("/sys/fs/cgroup", path) for name, path in expected.items()}
+
+
 def contents(path: Path) -> str:
     return path.read_text()
 
@@ -37,19 +60,40 @@ def is_there(path: Path) -> bool:
     return path.exists()
 
 
+HIDDEN = """
+import mmap
+kept = []
+for _ in range(24):
+    block = mmap.mmap(-1, 16 << 20)
+    for offset in range(0, 16 << 20, 4096):
+        block[offset] = 1
+    block.madvise(mmap.MADV_DONTNEED)
+    kept.append(block)
+print("done")
+"""
+LIMITS = SandboxLimits(memory_bytes=100 << 20, disk_bytes=50 << 20)
+LIMIT_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
+groups = cgroup.delegated()
+
+
 @pytest.mark.anyio
-@pytest.mark.skipif(cgroup.delegated() is None, reason="no control group (version 2) is delegated to this process")
+@pytest.mark.skipif(groups is None, reason="no control groups can be made here: `make test-cgroups` does it elsewhere")
 @pytest.mark.parametrize("kind", ISOLATED, indirect=True)
-async def test_memory_that_no_process_maps_is_limited_in_a_control_group(create: Create) -> None:
-    """A watchdog cannot see it. The kernel ends what the agent started, never the server."""
-    sandbox = await create(limits=SandboxLimits(memory_bytes=100 << 20, disk_bytes=50 << 20))
+async def test_memory_that_a_watchdog_cannot_see_is_limited_in_control_groups(
+    create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel ends what the agent started, not the server. Without groups the program has all that it wants."""
+    sandbox = await create(limits=LIMITS)
     made = label.read(Path(sandbox.handle.directory))
     assert made is not None
-    group = Path(made.cgroup)
-    assert contents(group / "memory.max") == f"{150 << 20}\n"
-    code = "import os\nfd = os.memfd_create('x')\nwhile True: os.write(fd, bytes(1 << 20))"
-    result = await sandbox.run(["python3", "-c", code], timeout_s=60)
-    assert (result.exit_code, result.timed_out) == (137, False)
+    assert groups is not None
+    places = [Path(each) for each in made.cgroups]
+    assert contents(places[0] / LIMIT_FILES[groups.version]) == f"{(150 << 20) + cgroup.SPARE_BYTES}\n"
+    result = await sandbox.run(["python3", "-c", HIDDEN], timeout_s=60)
+    assert (result.exit_code, result.stdout, result.timed_out) == (137, b"", False)
     assert (await sandbox.bash("echo on")).output == "on\n"
     await sandbox.close()
-    assert not is_there(group)
+    assert not any(map(is_there, places))
+    monkeypatch.setattr(cgroup, "join", lambda _groups, _directory, made, _spec: (made, []))
+    unlimited = await create(limits=LIMITS)
+    assert (await unlimited.run(["python3", "-c", HIDDEN], timeout_s=60)).stdout == b"done\n"

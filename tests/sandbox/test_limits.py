@@ -4,6 +4,7 @@ import asyncio
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from sandbox.errors import SandboxGone
 from sandbox.protocol import Sandbox, SandboxLimits, SandboxProvider
@@ -222,3 +223,56 @@ async def test_a_sandbox_ends_when_its_time_is_over(create: Create) -> None:
     with pytest.raises(SandboxGone):
         await sandbox.bash("sleep 60", timeout_s=60)
     await sandbox.close()
+
+
+SOCKETS = """
+import socket, time
+made = []
+for _ in range(400):
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        pair = socket.socketpair(socket.AF_UNIX, kind)
+        made += pair
+        for one in pair:
+            one.setblocking(False)
+            try:
+                while True:
+                    one.send(bytes(60000))
+            except BlockingIOError:
+                pass
+print("done")
+time.sleep(60)
+"""
+TABLES = """
+import ctypes, time
+library = ctypes.CDLL(None)
+library.mmap.restype = ctypes.c_void_p
+library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+size = 400 << 30
+at = library.mmap(None, size, 1, 0x4022, -1, 0)  # private, of no file, not reserved: the page of zeros
+for offset in range(0, size, 2 << 20):
+    ctypes.string_at(at + offset, 1)
+print("done")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("kind", ISOLATED, indirect=True)
+@pytest.mark.parametrize(("code", "words"), [(SOCKETS, r"MiB in sockets\)"), (TABLES, "takes [0-9]+ MiB of 100 MiB")])
+async def test_memory_of_the_kernel_counts(create: Create, code: str, words: str) -> None:
+    """In a larger sandbox the same program gets what it asks for."""
+    limits = SandboxLimits(memory_bytes=100 << 20, open_files=2000)
+    small, large = await create(limits=limits), await create(limits=replace(limits, memory_bytes=1 << 30))
+    result = await small.run(["python3", "-c", code], timeout_s=100)
+    assert (result.exit_code, result.stdout, result.timed_out) == (137, b"", False)
+    assert re.search(words, result.stderr.decode())
+    assert (await small.bash("echo on", timeout_s=100)).output.endswith("on\n")
+    assert (await small.ipython("1", timeout_s=100)).output.endswith("1\n")
+    result = await large.run(["python3", "-c", code.replace("time.sleep(60)", "")], timeout_s=100)
+    assert (result.exit_code, result.stdout) == (0, b"done\n")
+
+
+@pytest.mark.parametrize("kind", ISOLATED, indirect=True)
+async def test_there_is_no_file_in_memory_but_those_of_the_sandboxs_directories(limited: Sandbox) -> None:
+    """One that no process maps, or that is on its way between two, would count nowhere."""
+    result = await limited.run(["python3", "-c", "import os; os.memfd_create('x')"])
+    assert b"Function not implemented" in result.stderr

@@ -4,7 +4,7 @@ import logging
 import os
 from pathlib import Path
 
-from sandbox.isolators.choice import AUTO, choose, trial
+from sandbox.isolators.choice import AUTO, UNTRUSTED, choose, trial
 from sandbox.isolators.kinds import make_provider
 from sandbox.protocol import SandboxProvider
 
@@ -17,10 +17,10 @@ def tools(state_dir: Path) -> Path:
 
 
 async def chosen(kind: str, state_dir: Path) -> str:
-    """The kind of sandbox that works here, if none was named."""
-    if kind != AUTO:
+    """The kind of sandbox that works here, if none was named. Raises `SandboxUnavailable`."""
+    if kind not in {AUTO, UNTRUSTED}:
         return kind
-    choice = await choose(state_dir, tools(state_dir))
+    choice = await choose(state_dir, tools(state_dir), kind)
     log.warning("%s", choice.why)
     return choice.kind
 

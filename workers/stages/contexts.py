@@ -72,7 +72,7 @@ class _Base:
         attempt = Attempt(self._work.held.ref, self._work.held.token, self._purpose)
         spec = SandboxSpec(
             owner=attempt.name, image=image, writable=writable, empty=empty, mounts=mounts, door=door,
-            environment=environment, limits=limits or SandboxLimits(),
+            environment=environment, limits=limits or SandboxLimits(), evaluates=self._purpose == EVAL_PURPOSE,
         )  # fmt: skip
         with metrics.sandbox_start_seconds.time():
             box = await self._provider.create(spec)

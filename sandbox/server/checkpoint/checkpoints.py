@@ -144,7 +144,7 @@ class Checkpoints:
         shell, seen = self._shell_made(marked, kept, lost)
         kernel, kernel_lost = self._kernel_made(marked, kept, limit, hangup)
         lost += kernel_lost
-        lost += self._living.unkept(tools.shell.pid, tools.kernel.pid, marked.descriptors)
+        lost += self._living.unkept(tools.shell.pid, tools.kernel.pid, marked.descriptors, tools.kernel.memory_name)
         try:
             tree = settled_scan(self._places)
         except TooManyFiles as error:

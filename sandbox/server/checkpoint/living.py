@@ -21,8 +21,8 @@ class Living:
         """Descriptors of a process of ours, beside the standard ones."""
         return _own(self._proc.open_files(pid)) if pid is not None else {}
 
-    def unkept(self, shell: int | None, kernel: int | None, own: dict[int, str]) -> list[str]:
-        """A line for each process and file. `own`: the shell's descriptors at the mark."""
+    def unkept(self, shell: int | None, kernel: int | None, own: dict[int, str], ours: str) -> list[str]:
+        """A line for each process and file but `ours`. `own`: the shell's descriptors at the mark."""
         lost = []
         for found in self._proc.below(self._roots):
             if found.dead:
@@ -43,7 +43,9 @@ class Living:
                 name = "the kernel"
             else:
                 lost.append(f"process {name}")
-            lost += [f"{link}, which {name} has open to write" for link in self._written(found.pid, files)]
+            lost += [
+                f"{link}, which {name} has open to write" for link in self._written(found.pid, files) if link != ours
+            ]
         return lost
 
     def _stands_nowhere(self, pid: int) -> bool:
