@@ -19,7 +19,10 @@ def test_a_port_is_kept_for_the_server_that_will_listen_on_it() -> None:
         with pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
     for _ in range(2):  # the server that it is for, and that server started again
-        with socket.create_server(("127.0.0.1", port)) as server, socket.create_connection(("127.0.0.1", port)) as client:
+        with (
+            socket.create_server(("127.0.0.1", port)) as server,
+            socket.create_connection(("127.0.0.1", port)) as client,
+        ):
             assert client.getpeername() == server.getsockname()
 
 
