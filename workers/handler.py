@@ -209,8 +209,13 @@ class TurnLog(Protocol):
         """Adds a record. With `wait` it is logged on return, and all before it."""
         ...
 
-    async def part(self, record: bytes) -> None:
-        """Adds a part of a completion that is being sampled."""
+    @property
+    def leaves(self) -> bool:
+        """True once its attempt was told to stop, so that a later one continues."""
+        ...
+
+    async def part(self, record: bytes, *, wait: bool = False) -> None:
+        """Adds a part of a completion that is being sampled. With `wait` it is logged on return."""
         ...
 
     async def note(self, text: str) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from bench.turns.forks import forks
 from bench.turns.handover import handover
-from bench.turns.many import many
+from bench.turns.many import lost, many
 from bench.turns.saving import records, savings
 from prorl_mq.schema.codec import encode_trajectory
 from prorl_mq.schema.messages import Sampling
@@ -169,12 +169,16 @@ def main() -> None:
     parser.add_argument("--many", type=int, default=500, help="walks of --full")
     parser.add_argument("--forks", action="store_true", help="forks of a walk of 40 turns alone (one minute)")
     parser.add_argument("--watched", action="store_true", help="deaths that a keeper sees alone (5 s each)")
+    parser.add_argument("--lost", action="store_true", help="walks of --many on two nodes, one lost every 20 s, alone")
     given = parser.parse_args()
     if given.watched:
         asyncio.run(handover(given.kind, given.kills, ["watched"]))
         return
     if given.forks:
         asyncio.run(forks(given.kind, given.rounds))
+        return
+    if given.lost:
+        asyncio.run(lost(given.kind, (given.many, given.steps)))
         return
     if given.full:
         asyncio.run(many(given.kind, (given.many, given.steps)))

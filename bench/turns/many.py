@@ -215,6 +215,15 @@ async def many(kind: str, size: tuple[int, int]) -> None:
     await lengths_kept(kind, size[0] // 5)
 
 
+async def lost(kind: str, size: tuple[int, int]) -> None:
+    """Prints the rows of two nodes: undisturbed, and with a node lost every 20 s."""
+    print("| workers | seconds | kills | completions | sampled twice | equal |\n|---|--:|--:|--:|--:|--:|", flush=True)
+    calm: dict[str, Trajectory] = {}
+    async with service(kind, 2) as (world, store, walker):
+        for name in ("undisturbed", "lost"):
+            await alike(world, store, walker, name, size, calm)
+
+
 async def lengths_kept(kind: str, count: int) -> None:
     """Prints the second table."""
     print("| workers | seconds | kills | accepted | turns | beside | reward | beside | found with 80 % |")

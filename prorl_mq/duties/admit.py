@@ -144,7 +144,7 @@ class Admission:
         """Entries on lanes of the first stage, no more of each than those who can take them are kept supplied with: a
         family that few workers have, or none, does not keep the others waiting.
         """
-        lanes = [lane for lane in self.store.family_lanes if lane.stage is Stage.INIT]
+        lanes = [Lane(Stage.INIT).ahead, *(lane for lane in self.store.family_lanes if lane.stage is Stage.INIT)]
         lengths = await families.lengths(self.store, lanes)
         return sum(min(length, 2 * self._able.slots(lane)) for lane, length in lengths.items())
 

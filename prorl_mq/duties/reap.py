@@ -3,7 +3,8 @@
 Three ways to be lost, one verb for all: a lease past its time, an entry that was read but never claimed, and a lane
 whose node is gone, or has nobody left for its task family. The first two cost the job a death. A reaped RUN continues
 where its log of turns ends, in the sandbox that it has; without a log it goes back to INIT, since that is dirty, unless
-it was never claimed: without a lease it has not touched it. Deaths before the last logged turn do not count.
+it was never claimed: without a lease it has not touched it. Deaths before the last logged turn do not count. What has a
+log of turns waits in front of what has not begun.
 """
 
 from collections import defaultdict
@@ -50,7 +51,7 @@ class Reaping:
             return wait_s
         if self.clock.epoch != self._epoch:  # a restart may have lost the claims that were seen
             self._claimed, self._epoch = {}, self.clock.epoch
-        lanes = {stream: Lane(Stage.RUN, node) for stream, node in (await streams.lanes(self.store)).items()}
+        lanes = await streams.lanes(self.store)
         lanes |= {self.store.keys.stage(*lane): lane for lane in await families.look(self.store)}
         shared = streams.shared(self.store.keys)
         able = await families.abilities(self.store, await self._roster.living())
@@ -117,8 +118,8 @@ class Reaping:
         for lane in spare:
             if not lengths[lane] and lane.family:
                 await self.store.retire_family_lane(lane)
-            elif not lengths[lane]:
-                await self.store.retire_lane(lane.node or "")
+            elif lane.node and not lane.front and not lengths[lane]:
+                await self.store.retire_lane(lane.node)
 
     def _taken(self, lane: Lane, able: Abilities) -> bool:
         """True if somebody takes its jobs. A draining worker has no slots: it reads no more."""

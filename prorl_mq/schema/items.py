@@ -115,12 +115,18 @@ class Wanted(NamedTuple):
 
 class Lane(NamedTuple):
     """A stream of a stage: the one that all its workers read, or one beside it, which only the workers of a node, those
-    that have a task family, or those that are both, read.
+    that have a task family, or those that are both, read. Each of INIT and RUN has one in front of it.
     """
 
     stage: Stage
     node: str | None = None
     family: str | None = None  # a data source
+    front: bool = False  # for jobs with a log of turns: read before the one that it stands in front of
+
+    @property
+    def ahead(self) -> "Lane":
+        """The lane in front of it, which is for all task families. EVAL has none: there it is this one."""
+        return self if self.stage is Stage.EVAL else Lane(self.stage, self.node, front=True)
 
 
 class Claim(NamedTuple):
@@ -176,6 +182,7 @@ class Held(NamedTuple):
     pool: str
     family: str | None = None  # the lane's task family
     read_at: float | None = None  # on this process's clock; None: it does not count
+    front: bool = False  # it came from the lane in front
 
     @property
     def ms(self) -> int:
@@ -185,7 +192,7 @@ class Held(NamedTuple):
     @property
     def lane(self) -> Lane:
         """The stream that its entry is on."""
-        return Lane(self.stage, self.node, self.family)
+        return Lane(self.stage, self.node, self.family, self.front)
 
 
 class Advance(NamedTuple):

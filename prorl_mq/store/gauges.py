@@ -18,7 +18,7 @@ from prorl_mq.store.layout.keys import GROUP, lane_name
 from prorl_mq.store.pools import BackendStatus
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
-from prorl_mq.store.streams import lanes
+from prorl_mq.store.streams import lanes, shared
 from prorl_mq.store.workers import WorkerStatus, living
 
 HEADS: Final = 32  # groups of a backlog that its size in jobs is judged by
@@ -113,8 +113,8 @@ async def read(store: Store) -> Gauges:
 
 async def streams(store: Store) -> dict[Lane, Load]:
     """The load of each stage stream and lane. A stream that does not exist yet is empty."""
-    places = [Lane(stage) for stage in Stage]
-    places += [Lane(Stage.RUN, node) for node in sorted((await lanes(store)).values())]
+    places = [store.keys.lane(stream) for stream in shared(store.keys)]
+    places += sorted((await lanes(store)).values(), key=lane_name)
     places += sorted(await families.look(store), key=lane_name)
     names = [store.keys.stage(*place) for place in places]
     there = await store.read_many([("EXISTS", name) for name in names])

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis
 
 from prorl_mq.schema.ids import EntryId, JobRef, Token, id_at
-from prorl_mq.schema.items import Claim, Entry
+from prorl_mq.schema.items import Claim, Entry, Lane
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.core import Repeat
-from prorl_mq.store.layout.keys import GROUP, Keys
+from prorl_mq.store.layout.keys import GROUP, Keys, lanes_of
 from prorl_mq.store.scripts import script
 from prorl_mq.store.server.connection import ask, patiently
 from prorl_mq.store.store import Store
@@ -28,8 +28,9 @@ async def ensure(redis: Redis, streams: Iterable[str]) -> None:
 
 
 def shared(keys: Keys) -> list[str]:
-    """The three streams that every deployment has."""
-    return [keys.stage(stage) for stage in Stage]
+    """The streams that every deployment has."""
+    plain = [Lane(stage) for stage in Stage]
+    return list(dict.fromkeys(keys.stage(*lane) for lane in (*plain, *(each.ahead for each in plain))))
 
 
 async def read(
@@ -70,14 +71,14 @@ def read_entry(entry: bytes, fields: Sequence[bytes]) -> Entry:
 
 
 async def prepare(store: Store) -> None:
-    """Makes the three streams that every deployment has, through an outage of Redis."""
+    """Makes the streams that every deployment has, through an outage of Redis."""
     await patiently(lambda: ensure(store.redis, shared(store.keys)), outage_ms=store.outage_ms)
 
 
-async def lanes(store: Store) -> dict[str, str]:
-    """Each lane's stream with its node."""
+async def lanes(store: Store) -> dict[str, Lane]:
+    """The streams of nodes, each with its lane."""
     nodes = [node.decode() for node in await store.read("SMEMBERS", store.keys.lanes)]
-    return {store.keys.stage(Stage.RUN, node): node for node in nodes}
+    return {store.keys.stage(*lane): lane for node in nodes for lane in lanes_of(node)}
 
 
 async def length(store: Store, stream: str) -> int:

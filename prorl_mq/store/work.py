@@ -9,13 +9,13 @@ from redis.exceptions import ResponseError
 
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import GroupRef, JobRef
-from prorl_mq.schema.items import Entry, GroupSpec, Lane
-from prorl_mq.schema.messages import Outcome, Stage
+from prorl_mq.schema.items import Entry, GroupSpec
+from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import streams
 from prorl_mq.store.core import Raw
 from prorl_mq.store.families import digest_of, lengths
-from prorl_mq.store.layout.keys import GROUP, Keys
+from prorl_mq.store.layout.keys import GROUP, Keys, lanes_of
 from prorl_mq.store.server.connection import ask, patiently
 from prorl_mq.store.store import Store, renewal
 
@@ -44,7 +44,7 @@ class Specs(NamedTuple):
 async def enroll(
     store: Store, schemas: Mapping[str, Schema], lane: str | None, families: Collection[str] | None = None
 ) -> str:
-    """Announces a worker's task families, and its node if that has a `lane`, whose stream is made: `enrolled`.
+    """Announces a worker's task families, and its node if that has a `lane`, whose streams are made: `enrolled`.
 
     `families`: those that it takes now; None: all of them.
     """
@@ -53,7 +53,7 @@ async def enroll(
     spelt = raw.put(msgspec.msgpack.encode(taken)) if schemas else 0
     names = [store.keys.schemas, store.keys.lanes, store.keys.families]
     if lane:
-        names.append(store.keys.stage(Stage.RUN, lane))
+        names += (store.keys.stage(*each) for each in lanes_of(lane))
     arguments = {"consumers": GROUP, "node": lane or "", "digest": digest_of(taken), "families": spelt, "items": items}
     reply: bytes = await store.call("enroll", names, arguments, *raw)
     return reply.decode()
@@ -84,7 +84,7 @@ async def eval_bytes(store: Store) -> int:
 
 async def lane_length(store: Store, node: str) -> int:
     """Entries on a node's lanes, read ones included."""
-    lanes = [Lane(Stage.RUN, node), *(each for each in store.family_lanes if each.node == node)]
+    lanes = [*lanes_of(node), *(each for each in store.family_lanes if each.node == node)]
     return sum((await lengths(store, lanes)).values())
 
 

@@ -30,8 +30,9 @@ from workers.agent.journal import LogDiffers, Since
 from workers.agent.loop import run_agent
 from workers.agent.result import AgentResult
 from workers.agent.tools import TOOLS
-from workers.inference.arrived import CallTokens
+from workers.inference.arrived import Arrived, CallTokens
 from workers.inference.clients import InferenceClients
+from workers.inference.protocol import Completion
 from workers.inference.run_clock import RunClock
 
 pytestmark = pytest.mark.anyio
@@ -48,13 +49,15 @@ class Parts(Log):
         self.under_way = None if len(before) % 2 else reader.under_way(len(before) // 2)
         self.logged = list(logged)
         self.notes: list[str] = []
+        self.waits: list[bool] = []
 
     async def append(self, record: bytes, *, wait: bool) -> None:
         self.logged.append(numbered(len(self.records), record))
         await super().append(record, wait=wait)
 
-    async def part(self, record: bytes) -> None:
+    async def part(self, record: bytes, *, wait: bool = False) -> None:
         self.logged.append(PART + record)
+        self.waits.append(wait)
 
     async def note(self, text: str) -> None:
         self.notes.append(text)
@@ -173,6 +176,38 @@ async def test_a_completion_may_be_cut_by_any_number_of_deaths_in_any_turn(
     again = await rollout(model, clients, Parts(log.logged), world)
     assert same(again, whole)
     assert model.backend.flow.sent == model.tokens
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_worker_that_gives_its_job_back_logs_all_that_has_arrived(
+    model: Model, clients: InferenceClients, monkeypatch: pytest.MonkeyPatch, *, leaves: bool
+) -> None:
+    """One that does not, such as one whose job was cancelled, loses what came since the last part: the control."""
+    monkeypatch.setattr(journal, "PART_S", 1000.0)
+    there: list[Arrived] = []
+
+    class Noted(Arrived):
+        def __init__(self, before: Completion | None = None) -> None:
+            super().__init__(before)
+            there.append(self)
+
+    monkeypatch.setattr(journal, "Arrived", Noted)
+    whole = await rollout(model, clients, Log(), World(), continues=False)
+    world, log = World(), Parts()
+    model.backend.flow.hold_at = 9
+    task = asyncio.create_task(rollout(model, clients, log, world))
+    async with asyncio.timeout(20):
+        while not (there and there[0].call and len(there[0].call.ids) == 9):
+            await asyncio.sleep(0.001)
+    log.leaves = leaves
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    model.backend.flow.hold_at = None
+    assert log.arrived() == 9 * leaves
+    assert log.waits == [True] * leaves
+    assert same(await rollout(model, clients, Parts(log.logged), world), whole)
+    assert model.backend.flow.sent == model.tokens + 9 * (not leaves)
 
 
 async def test_no_token_is_logged_twice(model: Model, clients: InferenceClients) -> None:

@@ -68,6 +68,8 @@ class Log:
         self.cut_at = cut_at
         self.waited: list[bool] = []
 
+    leaves = False
+
     def open(self) -> None:
         pass
 
@@ -85,7 +87,7 @@ class Log:
         self.rebuilds = False
         self.rebuilt_at = len(self.world.ran) if self.world is not None else 0
 
-    async def part(self, record: bytes) -> None:
+    async def part(self, record: bytes, *, wait: bool = False) -> None:
         raise NotImplementedError
 
     async def note(self, text: str) -> None:

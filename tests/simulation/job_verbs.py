@@ -81,9 +81,10 @@ class JobVerbs(State):
     def _advance(self, call: Call) -> list[Any]:
         words, at, tokens, keys = [], 4, self._tokens_for(call), call.keys[PARKING:]
         for ref, token, entry, _, _, trajectory, _, _ in call.about["items"]:
-            stream, at = keys[at + 1], at + (4 if trajectory else 3)
+            stream, front, at = keys[at + 1], keys[at + 2], at + (5 if trajectory else 4)
             job, refusal = self._commit(call, ref, token, entry, keys[0])
             if job is not None:
+                stream = front if job.logged and not call.about["forgets"] else stream
                 job.stage, job.stream, job.token = call.about["next"], stream, next(tokens)
                 self._put(call, job, stream)
                 job.logged = 0 if call.about["forgets"] else job.logged
@@ -102,9 +103,10 @@ class JobVerbs(State):
     def _fail(self, call: Call) -> list[Any]:
         words, at, tokens, keys = [], 5, self._tokens_for(call), call.keys[PARKING:]
         for ref, token, entry, _, stage, delay_ms, _, _, forgets, *_ in call.about["items"]:
-            stream, at = keys[at + 2], at + 3
+            stream, front, at = keys[at + 2], keys[at + 3], at + 4
             job, refusal = self._commit(call, ref, token, entry, keys[0])
             if job is not None:
+                stream = front if job.logged and not forgets else stream
                 job.stage, job.stream, job.entry, job.delayed = stage, stream, "", call.now_ms + delay_ms
                 if self._marked(call, job):
                     job.token = next(tokens)
@@ -114,12 +116,13 @@ class JobVerbs(State):
         return words
 
     def _release(self, call: Call) -> list[Any]:
-        words, tokens, stream = [], self._tokens_for(call), call.keys[PARKING]
+        words, at, tokens, keys = [], 3, self._tokens_for(call), call.keys[PARKING:]
         for ref, token, entry, _ in call.about["items"]:
-            job, refusal = self._commit(call, ref, token, entry, stream)
+            stream, front, at = keys[at + 2], keys[at + 3], at + 4
+            job, refusal = self._commit(call, ref, token, entry, keys[0])
             if job is not None:
-                job.token = next(tokens)
-                self._put(call, job, stream)
+                job.stream, job.token = front if job.logged else stream, next(tokens)
+                self._put(call, job, job.stream)
             words.append(refusal or "released")
         return words
 
@@ -136,8 +139,8 @@ class JobVerbs(State):
     def _reap(self, call: Call) -> list[Any]:
         words, at, about, tokens, keys = [], 5, call.about, self._tokens_for(call), call.keys[PARKING:]
         for ref, token, entry, stage, _, _, _, unread, _ in about["items"]:
-            source, target = keys[at + 3], keys[at + 4]
-            at += 5
+            source, target, front = keys[at + 3 : at + 6]
+            at += 6
             job = self._job(ref, call.wall_ms)
             to = about["rules"].get(job.state) if job else None
             if job is None:
@@ -153,9 +156,9 @@ class JobVerbs(State):
                     self._ended(ref, job, keys[3], call.now_ms)
                     words.append("ended")
                 else:
-                    job.state, job.stage, job.stream, job.owner = to, stage, target, ""
+                    job.state, job.stage, job.stream, job.owner = to, stage, front if job.logged else target, ""
                     job.token = next(tokens)
-                    self._put(call, job, target)
+                    self._put(call, job, job.stream)
                     words.append("requeued")
         return words
 
@@ -224,7 +227,8 @@ class JobVerbs(State):
     def _resume(self, call: Call) -> list[Any]:
         words, tokens = [], self._tokens_for(call)
         for place, (ref, token, stage) in enumerate(call.about["items"]):
-            stream, job = call.keys[4 + 2 * place], self._job(ref, call.wall_ms)
+            stream, front = call.keys[4 + 3 * place : 6 + 3 * place]
+            job = self._job(ref, call.wall_ms)
             if job is None or job.state not in call.about["rules"] or not job.pause:
                 words.append("gone" if job is None else "already")
             elif not job.parked:
@@ -233,6 +237,7 @@ class JobVerbs(State):
             elif job.token != token:
                 words.append("moved")
             else:
+                stream = front if job.logged else stream
                 job.state, job.stage, job.stream = call.about["rules"][job.state], stage, stream
                 job.deadline += call.now_ms - job.parked
                 job.pause = job.parked = 0

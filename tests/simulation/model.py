@@ -62,7 +62,7 @@ class Model(JobVerbs):
         return None
 
     def _retire_lane(self, call: Call) -> list[Any] | None:
-        used = any(job.stream == call.keys[1] and job.entry for job in self.jobs.values())
+        used = any(job.stream in call.keys[1:] and job.entry for job in self.jobs.values())
         return ["in use"] if used else None
 
     def _forget(self, call: Call) -> list[Any] | None:

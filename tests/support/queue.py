@@ -27,7 +27,7 @@ from prorl_mq.schema.items import (
 from prorl_mq.schema.messages import Limits, Outcome, SampleRecord, Sampling, Stage
 from prorl_mq.store import groups, jobs, streams
 from prorl_mq.store.jobs import Snapshot
-from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.layout.keys import Keys, lanes_of
 from prorl_mq.store.results import Result, acknowledge, collect
 from prorl_mq.store.store import Store
 
@@ -81,7 +81,7 @@ class Queue:
         await self.store.open_epoch()
         await streams.ensure(self.redis, streams.shared(self.keys))
         for node in nodes:
-            await streams.ensure(self.redis, [self.keys.stage(Stage.RUN, node)])
+            await streams.ensure(self.redis, [self.keys.stage(*lane) for lane in lanes_of(node)])
             await self.command("SADD", self.keys.lanes, node)
 
     def new(self, group: str = "g", **about: Any) -> tuple[NewBatch, NewGroup]:
@@ -115,16 +115,22 @@ class Queue:
         return [JobRef(f"{ref}:{index}") for index in range(wanted.next, wanted.next + wanted.wanted)]
 
     async def read(
-        self, stage: Stage, node: str | None = None, count: int = 10, family: str | None = None
+        self, stage: Stage, node: str | None = None, count: int = 10, family: str | None = None, front: bool = False
     ) -> list[Entry]:
-        stream = self.keys.stage(stage, node, family)
+        stream = self.keys.stage(stage, node, family, front)
         found = await streams.read(self.redis, self.store.name, [stream], count=count, block_ms=None)
         return found.get(stream, [])
 
     async def claim(
-        self, stage: Stage, entries: Sequence[Entry], node: str | None = None, family: str | None = None
+        self,
+        stage: Stage,
+        entries: Sequence[Entry],
+        node: str | None = None,
+        family: str | None = None,
+        front: bool = False,
     ) -> list[Claim]:
-        return await self.store.claim(stage, node, entries, [BUDGET_MS] * len(entries), LEASE_MS, family)
+        budgets = [BUDGET_MS] * len(entries)
+        return await self.store.claim(stage, node, entries, budgets, LEASE_MS, family, front=front)
 
     async def begin(
         self, stage: Stage, node: str | None = None, count: int = 10, family: str | None = None
@@ -137,13 +143,13 @@ class Queue:
         ]
 
     async def take(
-        self, stage: Stage, node: str | None = None, count: int = 10, family: str | None = None
+        self, stage: Stage, node: str | None = None, count: int = 10, family: str | None = None, front: bool = False
     ) -> list[Held]:
         """Reads and claims."""
-        entries = await self.read(stage, node, count, family)
-        claims = await self.claim(stage, entries, node, family) if entries else []
+        entries = await self.read(stage, node, count, family, front)
+        claims = await self.claim(stage, entries, node, family, front) if entries else []
         return [
-            Held(entry.ref, claim.token, entry.entry, stage, node, POOL, family)
+            Held(entry.ref, claim.token, entry.entry, stage, node, POOL, family, front=front)
             for entry, claim in zip(entries, claims, strict=True)
             if claim.granted
         ]
@@ -214,8 +220,8 @@ class Queue:
     async def held_now(self, ref: JobRef) -> Held:
         """The fence as the job itself has it: token and entry look right, whatever state it is in."""
         job = await self.snapshot(ref)
-        lane = self.keys.lane(job.stream)
-        return Held(ref, Token(job.token), EntryId(job.entry), job.stage, lane.node, POOL, lane.family)
+        _, node, family, front = self.keys.lane(job.stream)
+        return Held(ref, Token(job.token), EntryId(job.entry), job.stage, node, POOL, family, front=front)
 
     async def overdue(self, ref: JobRef) -> None:
         """The lease's time is over."""

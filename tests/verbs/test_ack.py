@@ -117,7 +117,7 @@ async def test_what_is_left_is_on_the_permanent_list_or_has_a_ttl(queue: Queue, 
     assert left - mortal == {
         "batches:acme:r", "bytes:eval", "changed:admit", "counters", "due", "events", "lanes", "pool:policy",
         "pool:policy:info", "pools", "results:acme:r", "run:acme:r", "runs", "stage:eval", "stage:init", "stage:run",
-        "stage:run@n1",
+        "stage:run@n1", "stage:init!", "stage:run!", "stage:run!@n1",
     }  # fmt: skip
 
 

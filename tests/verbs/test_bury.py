@@ -94,7 +94,7 @@ async def test_a_buried_workers_jobs_continue_on_their_lane_or_begin_again(queue
     assert await bury(queue.worker("keeper").store, "w1", STARTED_MS) == 1
     job = await queue.snapshot(JOB)
     assert (job.state, job.stage, job.deaths, job.stream) == (
-        State.QUEUED, Stage.RUN, 1, queue.keys.stage(Stage.RUN, "n1"),
+        State.QUEUED, Stage.RUN, 1, queue.keys.stage(Stage.RUN, "n1", front=True),
     )  # fmt: skip
     assert await bury(queue.worker("keeper").store, "w1", STARTED_MS) == 0
 

@@ -72,7 +72,7 @@ async def test_who_does_not_have_the_lease_logs_nothing(queue: Queue, watch: Wat
         store = queue.worker("w2").store
     elif other == "unclaimed":
         assert await reap(queue) == "requeued"
-        [entry] = await queue.worker("w2").read(Stage.RUN, "n1")
+        [entry] = await queue.worker("w2").read(Stage.RUN, "n1", front=True)
         store = queue.worker("w2").store
         held = held._replace(token=Token((await queue.snapshot(JOB)).token), entry=entry.entry)
     else:
@@ -87,9 +87,9 @@ async def test_a_reaped_run_goes_on_with_its_log_on_its_node(queue: Queue) -> No
     held = await logged(queue, b"one", b"two")
     assert await reap(queue) == "requeued"
     job = await queue.snapshot(JOB)
-    assert (job.stage, job.stream, job.logged) == (Stage.RUN, queue.keys.stage(Stage.RUN, "n1"), 2)
+    assert (job.stage, job.stream, job.logged) == (Stage.RUN, queue.keys.stage(Stage.RUN, "n1", front=True), 2)
     assert await queue.store.log([Logged(held, 2, b"late")]) == ["stale"]
-    [again] = await queue.worker("w2").take(Stage.RUN, "n1")
+    [again] = await queue.worker("w2").take(Stage.RUN, "n1", front=True)
     assert await jobs.log(queue.store, JOB) == [b"one", b"two"]
     assert await queue.worker("w2").store.log([Logged(again, 2, b"three")]) == ["logged"]
 
@@ -102,7 +102,7 @@ async def test_its_sandbox_stays_the_one_that_init_made(queue: Queue) -> None:
     assert before is not None
     assert after is not None
     assert after.made == before.made != ""
-    [held] = await queue.worker("w2").take(Stage.RUN, "n1")
+    [held] = await queue.worker("w2").take(Stage.RUN, "n1", front=True)
     assert await queue.worker("w2").store.release([held]) == ["released"]
     [after] = await jobs.holders(queue.store, [JOB])
     assert after is not None
@@ -114,12 +114,12 @@ async def test_a_turn_makes_good_for_the_workers_that_died_before_it(queue: Queu
     await logged(queue, b"t0")
     for number in range(1, MOST_DEATHS - 1):
         assert await reap(queue, limits) == "requeued"
-        [held] = await queue.take(Stage.RUN, "n1")
+        [held] = await queue.take(Stage.RUN, "n1", front=True)
         assert await queue.store.log([Logged(held, number, b"t on")]) == ["logged"]
     job = await queue.snapshot(JOB)
     assert (job.deaths, job.progress) == (MOST_DEATHS - 2, MOST_DEATHS - 2)
     assert await reap(queue, limits) == "requeued"
-    await queue.take(Stage.RUN, "n1")
+    await queue.take(Stage.RUN, "n1", front=True)
     assert await reap(queue, limits) == "ended", f"the job has had {MOST_DEATHS} deaths in all"
 
 
@@ -131,7 +131,7 @@ async def test_deaths_without_a_turn_between_them_end_it_as_before(queue: Queue,
     limits = Limits(max_deaths=2)
     await logged(queue, b"t one")
     assert await reap(queue, limits) == "requeued"
-    [held] = await queue.take(Stage.RUN, "n1")
+    [held] = await queue.take(Stage.RUN, "n1", front=True)
     if between:
         assert await queue.store.log([Logged(held, 1, between)]) == ["logged"]
     assert await reap(queue, limits) == "ended"
@@ -144,7 +144,7 @@ async def test_what_a_turn_has_made_good_stays_so_without_its_log(queue: Queue, 
     limits = Limits(max_deaths=2)
     await logged(queue, b"one")
     assert await reap(queue, limits) == "requeued"
-    [held] = await queue.take(Stage.RUN, "n1")
+    [held] = await queue.take(Stage.RUN, "n1", front=True)
     assert await queue.store.log([Logged(held, 1, b"t two")]) == ["logged"]
     if then == "advance":
         await queue.store.advance([Advance(held, None, b"c", "", 100)])
@@ -176,15 +176,15 @@ async def test_a_job_whose_node_or_sandbox_is_lost_keeps_it_through_init(queue: 
     await queue.prepare("n2", "n3")
     held = await logged(queue, b"one", b"two")
     await queue.store.fail([Fail(held, Stage.INIT, 0, "it broke")])
-    await queue.store.promote([(JOB, queue.keys.stage(Stage.INIT))])
-    [init] = await queue.take(Stage.INIT)
+    await queue.store.promote([(JOB, queue.keys.stage(Stage.INIT, front=True))])
+    [init] = await queue.take(Stage.INIT, front=True)
     await queue.store.advance([Advance(init, "n2", b"c")])
     job = await queue.snapshot(JOB)
     item = Reap(JOB, job.token, job.entry, job.stream, Stage.INIT, POOL, unread=True, deaths=0)
     assert await queue.store.reap(Verb.EVACUATE, State.QUEUED, [item]) == ["requeued"]
-    [init] = await queue.take(Stage.INIT)
+    [init] = await queue.take(Stage.INIT, front=True)
     await queue.store.advance([Advance(init, "n3", b"c")])
-    [again] = await queue.take(Stage.RUN, "n3")
+    [again] = await queue.take(Stage.RUN, "n3", front=True)
     assert await jobs.log(queue.store, JOB) == [b"one", b"two"]
     assert await queue.store.log([Logged(again, 2, b"three")]) == ["logged"]
 

@@ -261,7 +261,7 @@ async def test_a_worker_that_leaves_hands_its_rollout_on_at_the_next_turn(place:
             await until(partial(_empty, worker))
         job = await place.queue.snapshot(place.ref)
         if turn < TURNS - 1:
-            assert place.queue.keys.lane(job.stream) == Lane(Stage.RUN, "n1")
+            assert place.queue.keys.lane(job.stream) == Lane(Stage.RUN, "n1").ahead
             assert await place.checkpoints() == list(range(1, turn + 1))
     assert (place.walk.sampled, place.walk.called) == ([0, 1, 2, 3], [0, 1, 2, 3])
     assert (await place.queue.snapshot(place.ref)).stage is Stage.EVAL

@@ -14,10 +14,10 @@ from prorl_mq.duties.reap import decide
 from prorl_mq.rules.memory import Memory
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import EntryId, JobRef, Token
-from prorl_mq.schema.items import Advance, Claim, Held, Logged
+from prorl_mq.schema.items import Advance, Claim, Held, Lane, Logged
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage, events
-from prorl_mq.schema.turns import Archive, World, numbered
+from prorl_mq.schema.turns import PART, Archive, World, numbered
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store import jobs
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives
@@ -103,8 +103,9 @@ class Place:
         """INIT's part: a new sandbox."""
         if (await self.queue.snapshot(self.ref)).state == State.DELAYED:
             await self.queue.backed_off(self.ref)
-            await self.queue.store.promote([(self.ref, self.queue.keys.stage(Stage.INIT))])
-        [held] = await self.queue.take(Stage.INIT)
+            stream = (await self.queue.snapshot(self.ref)).stream
+            await self.queue.store.promote([(self.ref, stream)])
+        [held] = await self.queue.take(Stage.INIT, front=True) or await self.queue.take(Stage.INIT)
         box = await self.provider.create(SandboxSpec(owner="test"))
         await box.mark()
         await self.queue.store.advance([Advance(held, NODE, packed(Carried(sandbox=box.handle)))])
@@ -160,7 +161,8 @@ async def test_a_drained_worker_leaves_the_job_to_the_next_one_of_its_node(place
     async with place.worker("w1"):
         await place.waiting()
     job = await place.queue.snapshot(place.ref)
-    assert (job.state, job.stage, job.stream) == (State.QUEUED, Stage.RUN, place.queue.keys.stage(Stage.RUN, NODE))
+    assert (job.state, job.stage) == (State.QUEUED, Stage.RUN)
+    assert place.queue.keys.lane(job.stream) == Lane(Stage.RUN, NODE).ahead
     [box] = place.provider.alive.values()
     assert await place.log() == logged(box.handle.sandbox_id, *BEFORE)
     place.family.go.set()
@@ -169,6 +171,33 @@ async def test_a_drained_worker_leaves_the_job_to_the_next_one_of_its_node(place
     assert place.family.found == [[], BEFORE]
     assert [attempt for attempt, _ in box.fences] == [0, 1]
     assert (await place.log(), len(place.provider.alive)) == ([], 0)
+
+
+@pytest.mark.parametrize("given_back", [True, False])
+async def test_an_attempt_that_is_given_back_may_log_what_it_has_and_knows_that(
+    place: Place, monkeypatch: pytest.MonkeyPatch, given_back: bool
+) -> None:
+    """One whose job was cancelled knows that it is for nothing."""
+    leaves: list[bool] = []
+    append = JobLog.append
+
+    async def cut(log: JobLog, record: bytes, *, wait: bool) -> None:
+        await append(log, record, wait=wait)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            leaves.append(log.leaves)
+            if log.leaves:
+                await log.part(b"the rest", wait=True)
+
+    monkeypatch.setattr(JobLog, "append", cut)
+    async with place.worker("w1"):
+        await until(place.log)
+        if not given_back:
+            await cancel(place.queue.store, "job", place.ref)
+            await until(lambda: leaves)
+    assert leaves == [given_back]
+    assert (await place.log())[-1:] == [PART + b"the rest"] * given_back
 
 
 async def test_a_job_that_is_cancelled_leaves_nothing(place: Place) -> None:

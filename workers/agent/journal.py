@@ -13,7 +13,7 @@ import hashlib
 import re
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import zip_longest
 from typing import Final, TypeVar
 
@@ -42,6 +42,7 @@ from workers.inference.protocol import Completion
 
 T = TypeVar("T", bound=msgspec.Struct)
 PART_S: Final = 5.0  # between two parts of a completion: what a kill costs of it at most
+REST_S: Final = 3.0  # that a worker which gives a job back has for the rest of them
 PART_TOKENS: Final = 8192  # of one part; more of them come with the next one
 NOTHING: Final = Completion(ids=[], logprobs=[], finish_reason="abort", backend="")  # has arrived
 
@@ -192,17 +193,22 @@ class Journal:
     @asynccontextmanager
     async def arriving(self, begun: PastTurn | None, since: Since) -> AsyncIterator[Arrived]:
         """Collects the tokens of a completion, behind those that an attempt before had. Meanwhile they are logged
-        in parts, so that a later attempt may continue from them.
+        in parts, so that a later attempt may continue from them: also the rest of them where its worker gives the job
+        back.
         """
         arrived = Arrived(begun.completion if begun is not None else None)
         arrived.unable = self._cannot
         self._parts = (list(begun.completion.ids), list(begun.completion.logprobs)) if begun is not None else ([], [])
         noting = asyncio.create_task(self._log_parts(arrived, since))
         try:
-            yield arrived
-        finally:
-            noting.cancel()
-            await asyncio.wait({noting})
+            try:
+                yield arrived
+            finally:
+                noting.cancel()
+                await asyncio.wait({noting})
+        except asyncio.CancelledError:
+            await self._log_rest(arrived, since)
+            raise
         if not noting.cancelled():
             noting.result()
 
@@ -212,15 +218,31 @@ class Journal:
     async def _log_parts(self, arrived: Arrived, since: Since) -> None:
         while self._log is not None:
             await asyncio.sleep(PART_S)
-            now = await arrived.so_far() or NOTHING
-            start = self._kept(now)
-            end = min(len(now.ids), start + PART_TOKENS)
-            if end > start or len(self._parts[0]) > start:  # an empty part where nothing of them holds any more
-                about = self._logged(now, since.compacted, start, started_s=since.started_s, used_s=since.used_s())
-                ids, logprobs = pack_tokens(now.ids[start:end], now.logprobs[start:end])
-                about = msgspec.structs.replace(about, ids=ids, logprobs=logprobs)
-                await self._log.part(compress(encode(LoggedPart(since.turn, start, about))))
-                self._parts = list(now.ids[:end]), list(now.logprobs[:end])
+            await self._log_part(self._log, arrived, since)
+
+    async def _log_rest(self, arrived: Arrived, since: Since) -> None:
+        """Logs what is left of them where the job is given back. Redis may be away: then there is not much time."""
+        if self._log is None or not self._log.leaves:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REST_S):
+                while await self._log_part(self._log, arrived, since, wait=True):
+                    pass
+
+    async def _log_part(self, log: TurnLog, arrived: Arrived, since: Since, *, wait: bool = False) -> bool:
+        """True if there was anything to log."""
+        now = await arrived.so_far() or NOTHING
+        start = self._kept(now)
+        end = min(len(now.ids), start + PART_TOKENS)
+        if end == start >= len(self._parts[0]):
+            return False
+        # An empty part where nothing of them holds any more.
+        about = self._logged(now, since.compacted, start, started_s=since.started_s, used_s=since.used_s())
+        ids, logprobs = pack_tokens(now.ids[start:end], now.logprobs[start:end])
+        about = msgspec.structs.replace(about, ids=ids, logprobs=logprobs)
+        await log.part(compress(encode(LoggedPart(since.turn, start, about))), wait=wait)
+        self._parts = list(now.ids[:end]), list(now.logprobs[:end])
+        return True
 
     def _kept(self, completion: Completion) -> int:
         """The number of its tokens that are logged in parts; 0 where it was sampled again since."""

@@ -72,7 +72,9 @@ class Claims:
         specs = [groups.get(group_of(entry.ref)) for entry in entries]
         budgets = [_budget_ms(known, lane.stage) for known in specs]
         lease_ms = self._settings.lease_ms
-        claims = await self._store.claim(lane.stage, lane.node, entries, budgets, lease_ms, lane.family)
+        claims = await self._store.claim(
+            lane.stage, lane.node, entries, budgets, lease_ms, lane.family, front=lane.front
+        )
         return [
             Claimed(self._work(entry, claim, known, lane), claim.status == "already")
             for entry, claim, known in zip(entries, claims, specs, strict=True)
@@ -80,7 +82,8 @@ class Claims:
         ]
 
     def _work(self, entry: Entry, claim: Claim, specs: work.Specs, lane: Lane, read_at: float | None = None) -> Work:
-        held = Held(entry.ref, claim.token, entry.entry, lane.stage, lane.node, specs.spec.pool, lane.family, read_at)
+        stage, node, family, front = lane
+        held = Held(entry.ref, claim.token, entry.entry, stage, node, specs.spec.pool, family, read_at, front)
         budget_ms = _budget_ms(specs, lane.stage)
         return Work(held=held, claim=claim, spec=specs.spec, sealed=specs.sealed, budget_ms=budget_ms, holds=self._hold)
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.schema.items import Advance, Fail, Finish, Release
+from prorl_mq.schema.items import Advance, Fail, Finish, Lane, Release
 from prorl_mq.store.store import BATCH, Store
 from workers.stages.work import Move
 
@@ -107,7 +107,7 @@ def _resolve(answer: "asyncio.Future[Answer]", said: Answer) -> None:
         answer.set_result(said)
 
 
-def _call_of(waiting: Waiting) -> tuple[type[Advance | Finish | Fail | Release], str | None, str | None]:
+def _call_of(waiting: Waiting) -> tuple[type[Advance | Finish | Fail | Release], Lane]:
     """The call that takes a decision: its kind, and the stream of its entry."""
     item = waiting[0].item
-    return type(item), item.held.node, item.held.family
+    return type(item), item.held.lane

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.items import Lane
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store import families, work
-from prorl_mq.store.layout.keys import lane_name
+from prorl_mq.store import families, streams, work
+from prorl_mq.store.layout.keys import lane_name, lanes_of
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import Neighbours
 from workers.settings import WorkerSettings
@@ -17,8 +17,11 @@ LOOK_S: Final = 2.0  # how long a look at the lanes is good for
 
 
 class Readable(NamedTuple):
-    """Streams to read from, those first that are next in turn: `near` ones hold jobs whose sandbox is on this node."""
+    """Streams to read from, those first that are next in turn: `front` ones hold rollouts that have begun, `near` ones
+    jobs whose sandbox is on this node.
+    """
 
+    front: list[str]
     near: list[str]
     shared: list[str]
 
@@ -33,9 +36,8 @@ class Lanes:
         self._with_sandbox = registry.with_sandbox if settings.sandbox != "none" else frozenset[str]()
         self.taken: Collection[str] = frozenset(self._schemas)
         self._neighbours = Neighbours(store, Stage.RUN, settings.node)
-        self._own = [Lane(settings.stage)]
-        if settings.stage is Stage.RUN:
-            self._own.append(Lane(Stage.RUN, settings.node))
+        self._own = [store.keys.lane(stream) for stream in streams.shared(store.keys)]
+        self._own += lanes_of(settings.node)
         self._looked_at = -LOOK_S
         self._turns = 0
 
@@ -45,9 +47,9 @@ class Lanes:
         return families.digest_of(self.taken)
 
     @property
-    def shared(self) -> str:
-        """The stream of its stage."""
-        return self._store.keys.stage(self._settings.stage)
+    def shared(self) -> list[str]:
+        """The streams of its stage that every deployment has."""
+        return [name for name, lane in self.all.items() if not (lane.node or lane.family)]
 
     @property
     def all(self) -> Mapping[str, Lane]:
@@ -55,17 +57,20 @@ class Lanes:
         settings = self._settings
         lanes = (
             lane
-            for lane in sorted(self._store.family_lanes, key=lane_name)
-            if lane.stage is settings.stage and lane.node in {None, settings.node} and lane.family in self._schemas
+            for lane in (*self._own, *sorted(self._store.family_lanes, key=lane_name))
+            if lane.stage is settings.stage and lane.node in {None, settings.node}
+            if lane.family is None or lane.family in self._schemas
         )
-        return {self._store.keys.stage(*lane): lane for lane in (*self._own, *lanes)}
+        return {self._store.keys.stage(*lane): lane for lane in lanes}
 
     def turn(self) -> Readable:
         """The streams to read now. Each is the first of its kind in its turn, so that none is read after all others."""
         self._turns += 1
         readable = {name: lane for name, lane in self.all.items() if lane.family is None or lane.family in self.taken}
-        near, shared = ([n for n, lane in readable.items() if bool(lane.node) is sort] for sort in (True, False))
-        return Readable(_rotated(near, self._turns), _rotated(shared, self._turns))
+        front = [name for name, lane in readable.items() if lane.front]
+        near = [name for name, lane in readable.items() if lane.node and not lane.front]
+        shared = [name for name, lane in readable.items() if not (lane.node or lane.front)]
+        return Readable(*(_rotated(names, self._turns) for names in (front, near, shared)))
 
     async def enroll(self) -> None:
         """Announces what this worker takes, and makes the lane of its node."""

@@ -1,4 +1,5 @@
-"""Which entries a worker takes: as many as it has free places, its node's lane before the stage's stream.
+"""Which entries a worker takes: as many as it has free places, rollouts that have begun before those that have not, and
+its node's lane before the stage's stream.
 
 A read whose answer was lost may have delivered entries, which nobody else reads: after one, what this worker has read
 and does not hold is read again, until no read that was under way can deliver any more.
@@ -63,6 +64,7 @@ class Reading:
         self._found_again: set[Place] = set()
         self.read_at = monotonic()
         self._looked_at = 0.0
+        self._begun_at = -LOOK_S
         self._allowed = 0
         self._neighbours = Neighbours(store, Stage.RUN, settings.node)
         self._counted_at = -COUNT_S
@@ -110,7 +112,7 @@ class Reading:
         return False
 
     async def _open(self) -> None:
-        await self._reader.open([self._lanes.shared])
+        await self._reader.open(self._lanes.shared)
         await self._lanes.enroll()
         await self._lanes.look(now=True)
 
@@ -132,14 +134,26 @@ class Reading:
         if free <= 0:
             await asyncio.sleep(LOOK_S)  # nothing tells of bytes leaving EVAL, RUN slots that join, a rest that ends
             return []
-        near, shared = self._lanes.turn()
-        if not near:
+        front, near, shared = self._lanes.turn()
+        if not front and not near:
             return await self._read(shared, free, block_ms=BLOCK_MS)
-        found = await self._read(near, free, block_ms=None)
+        if found := await self._begun(front, free):
+            return found
+        found = await self._read(near, free, block_ms=None) if near else []
         free -= sum(len(read.entries) for read in found)
         if free > 0:
             found += await self._read(shared, free, block_ms=None)
-        return found or await self._read([*near, *shared], free, block_ms=BLOCK_MS)
+        return found or await self._read([*near, *shared, *front], free, block_ms=BLOCK_MS)
+
+    async def _begun(self, front: list[str], free: int) -> list[Read]:
+        """Entries of the lanes in front; when there was none, not looked for again for a moment."""
+        if monotonic() - self._begun_at < LOOK_S:
+            return []
+        for name in front:
+            if found := await self._read([name], free, block_ms=None):
+                return found
+        self._begun_at = monotonic()
+        return []
 
     async def _read(self, names: list[str], free: int, *, block_ms: int | None) -> list[Read]:
         """At most `free` entries. COUNT holds for each stream: with few places left, only as many of them are read, and

@@ -49,6 +49,7 @@ class Slot:
         """Cancels what runs, once: a second cancel would cut the clean-up short. False where that was done before."""
         first, self.stopped = not self.stopped, True
         if first and self.performing is not None:
+            self.work.left.leaves = self.ending is None and not self.lost
             if self.work.left.detach is not None:
                 self.work.left.detach()
             self.performing.cancel()

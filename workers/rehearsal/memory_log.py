@@ -10,6 +10,7 @@ class MemoryLog:
     restored = -1
     acted_s = 0.0
     inherited = 0
+    leaves = False
 
     def __init__(self, before: Sequence[bytes] = (), volatile: Sequence[str] = ()) -> None:
         self.volatile = volatile
@@ -23,7 +24,7 @@ class MemoryLog:
     async def append(self, record: bytes, *, wait: bool) -> None:  # noqa: ARG002
         self.records.append(record)
 
-    async def part(self, record: bytes) -> None:
+    async def part(self, record: bytes, *, wait: bool = False) -> None:
         pass
 
     async def note(self, text: str) -> None:

@@ -262,12 +262,16 @@ class JobLog:
         self._turns += 1
         await self._add(numbered(self._turns - 1, record), wait=wait)
 
-    async def part(self, record: bytes) -> None:
+    @property
+    def leaves(self) -> bool:
+        return self._work.left.leaves
+
+    async def part(self, record: bytes, *, wait: bool = False) -> None:
         if not self._given_up:
             await self._begin()
             if _lacking(self._last):
                 await self._logged()
-            await self._add(PART + record, wait=False)
+            await self._add(PART + record, wait=wait)
 
     async def note(self, text: str) -> None:
         if not self._given_up:

@@ -75,8 +75,9 @@ def _alive(facts: JobFacts) -> Found:
 def _places(facts: JobFacts, keys: Keys) -> Found:
     """The one place of a job that has not ended."""
     state, entry, stream = facts.text("state"), facts.text("entry"), facts.text("stream")
-    shared = keys.stage(Stage(facts.text("stage")))
-    if stream != shared and not stream.startswith((f"{shared}#", f"{keys.stage(Stage.RUN)}@")):
+    shared, run = keys.stage(Stage(facts.text("stage"))), keys.stage(Stage.RUN)
+    lanes = f"{shared}#", f"{shared}!#", f"{run}@", f"{run}!@"
+    if stream not in {shared, f"{shared}!"} and not stream.startswith(lanes):
         yield 1, f"it is in stage {facts.text('stage')} and on {stream or 'no stream'}", ""
     if (facts.lease is not None) != (state in HELD):
         yield 1, f"it is {state} and has {'a' if facts.lease is not None else 'no'} lease", ""

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from prorl_mq.schema.ids import JobRef, group_of
-from prorl_mq.schema.messages import Stage
 from prorl_mq.store.audit.reads import Key, Reads, entries, number, texts
-from prorl_mq.store.layout.keys import GROUP, named_lane
+from prorl_mq.store.layout.keys import GROUP, lanes_of, named_lane
+from prorl_mq.store.streams import shared
 
 FIELDS: Final = (
     "state", "stage", "token", "entry", "stream", "owner", "claimed", "until", "deadline", "ending", "outcome",
@@ -146,7 +146,8 @@ async def stage_streams(reads: Reads) -> frozenset[str]:
     """The stages and the lanes of known nodes and families, where the workers' consumer group reads them."""
     layout = reads.keys
     nodes, lanes = await reads.read_many([("SMEMBERS", layout.lanes), ("SMEMBERS", layout.family_lanes)])
-    streams = [*map(layout.stage, Stage), *(layout.stage(Stage.RUN, node.decode()) for node in nodes)]
+    streams = shared(layout)
+    streams += [layout.stage(*lane) for node in nodes for lane in lanes_of(node.decode())]
     streams += [layout.stage(*named_lane(lane.decode())) for lane in lanes]
     there = await reads.read_many([("EXISTS", stream) for stream in streams])
     made = [stream for stream, exists in zip(streams, there, strict=True) if exists]

@@ -35,7 +35,8 @@ JOB: Final[dict[str, Field]] = {
         "admit advance confirm divert fail finish pause promote reap release resume stop",
     ),
     "stream": _field(
-        "key of the stage stream or lane that it is on, or continues on", "admit advance divert fail reap resume"
+        "key of the stage stream or lane that it is on, or continues on",
+        "admit advance divert fail reap release resume",
     ),
     "owner": _field(
         "name of the worker that has its lease; empty: nobody",

@@ -6,6 +6,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | key | type | holds | ends |
 |---|---|---|---|
 | stage:S, stage:run@NODE | stream | queued jobs of a stage or lane | permanent; a lane goes with its node |
+| stage:S!, stage:run!@NODE | stream | begun rollouts that have lost their place, in front of those | as those |
 | stage:S#FAMILY, stage:run@NODE#FAMILY | stream | queued jobs whose task family a worker lacks | retired when empty |
 | epoch | hash | its number and server, tokens given, clock's state, payload files' mark, replicas | permanent |
 | mark, mark:T | string | written before WAIT, by the service or a trainer | TTL |
@@ -68,16 +69,21 @@ GROUP = "workers"  # the consumer group of every stage stream
 
 
 def lane_name(lane: Lane) -> str:
-    """STAGE, STAGE@NODE, STAGE#FAMILY or STAGE@NODE#FAMILY."""
-    node = f"@{lane.node}" if lane.node else ""
-    return f"{lane.stage}{node}#{lane.family}" if lane.family else f"{lane.stage}{node}"
+    """STAGE, STAGE@NODE, STAGE#FAMILY or STAGE@NODE#FAMILY; with STAGE! in the place of STAGE the lane in front."""
+    place = f"{lane.stage}{'!' if lane.front else ''}{f'@{lane.node}' if lane.node else ''}"
+    return f"{place}#{lane.family}" if lane.family else place
 
 
 def named_lane(name: str) -> Lane:
     """The reverse of `lane_name`. A family's name may hold any sign, a node's no `#`."""
     place, _, family = name.partition("#")
     stage, _, node = place.partition("@")
-    return Lane(Stage(stage), node or None, family or None)
+    return Lane(Stage(stage.removesuffix("!")), node or None, family or None, stage.endswith("!"))
+
+
+def lanes_of(node: str) -> list[Lane]:
+    """The lanes of a node with RUN workers."""
+    return [Lane(Stage.RUN, node), Lane(Stage.RUN, node).ahead]
 
 
 class Keys:
@@ -130,8 +136,8 @@ class Keys:
     def mark_of(self, tenant: str) -> str:
         return f"{self.prefix}mark:{tenant}"
 
-    def stage(self, stage: Stage, node: str | None = None, family: str | None = None) -> str:
-        return f"{self.prefix}stage:{lane_name(Lane(stage, node, family))}"
+    def stage(self, stage: Stage, node: str | None = None, family: str | None = None, front: bool = False) -> str:
+        return f"{self.prefix}stage:{lane_name(Lane(stage, node, family, front))}"
 
     def lane(self, stream: str) -> Lane:
         """The reverse of `stage`."""

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Commits a stage and puts the job on the next one.
--- KEYS: 3 of `park`, 1 stage stream, 2 leases, 3 events, 4 bytes waiting for EVAL, then per item: job, next stream, heap,
---       and the trajectory's blob where the item has one; last: lanes of task families
+-- Commits a stage and puts the job on the next one, one with a log of turns in front.
+-- KEYS: 3 of `park`, 1 stage stream, 2 leases, 3 events, 4 bytes waiting for EVAL, then per item: job, next stream,
+--       the one in front, heap, and the trajectory's blob where the item has one; last: lanes of task families
 -- ARGV: 1 packed {rules, parks, consumers, worker, stage, next, events_cap, lanes = {stream = name}, forgets,
 --       items = {{ref, token, entry, held_ms, carry, trajectory, bytes, detail}}}, then bytes
 -- forgets: the log of turns, which nobody continues behind RUN
@@ -15,12 +15,13 @@
 local reply, key, done = {}, 5, {}
 for place, item in ipairs(A.items) do
   local ref, token, trajectory, bytes = item[1], item[2], item[6], item[7]
-  local job, stream, heap = KEYS[key], KEYS[key + 1], KEYS[key + 2]
-  local blob = trajectory ~= '' and KEYS[key + 3]
-  key = key + (blob and 4 or 3)
+  local job, stream, front, heap = unpack(KEYS, key, key + 3)
+  local blob = trajectory ~= '' and KEYS[key + 4]
+  key = key + (blob and 5 or 4)
   local to, more, commits = commit(A.rules, job, KEYS[1], ref, item[3], token, item[4])
   if to then
     give_back(heap, job, more[BACKEND])
+    if more[LOGGED] and not A.forgets then stream = front end
     local carry = raw(item[5])
     local line = note(more[LINE], ref, 'advance', A.next, token, A.worker, item[8])
     local parked = parks(more[STATE], more[PAUSE])

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
--- Puts failed jobs aside until their back-off is over; `stage` says where each continues.
+-- Puts failed jobs aside until their back-off is over; `stage` says where each continues, one with a log of turns in
+-- front.
 -- KEYS: 3 of `park`, 1 stage stream, 2 leases, 3 events, 4 delayed, 5 bytes waiting for EVAL,
---       then per item: job, heap, stream to continue on
+--       then per item: job, heap, stream to continue on, the one in front
 -- ARGV: 1 packed {rules, parks, consumers, worker, events_cap,
 --       items = {{ref, token, entry, held_ms, stage, delay_ms, detail, counts, forgets, carry?, aside?}}}, then bytes
 -- Reply per item: delayed, or the fence's refusal
@@ -12,11 +13,12 @@
 local reply, key, done = {}, 6, {}
 for place, item in ipairs(A.items) do
   local ref, token, stage = item[1], item[2], item[5]
-  local job, heap, stream = KEYS[key], KEYS[key + 1], KEYS[key + 2]
-  key = key + 3
+  local job, heap, stream, front = unpack(KEYS, key, key + 3)
+  key = key + 4
   local to, more, commits = commit(A.rules, job, KEYS[1], ref, item[3], token, item[4])
   if to then
     give_back(heap, job, more[BACKEND])
+    if more[LOGGED] and not item[9] then stream = front end
     local line, parked = note(more[LINE], ref, 'fail', stage, token, A.worker, item[7]), parks(more[STATE], more[PAUSE])
     call('HSET', job, 'state', to, 'stage', stage, 'stream', stream, 'entry', '', 'commits', commits, 'owner', '',
       'line', line)

@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- Takes jobs back whose worker is gone: a lease past its time, an entry read but never claimed, a lane without a node,
 -- whose entries nobody has read.
--- The entry is never handed on: it is deleted and, unless the job ends, added again under another token.
+-- The entry is never handed on: it is deleted and, unless the job ends, added again under another token, in front where
+-- the job has a log of turns.
 -- KEYS: 3 of `park`, 1 leases, 2 events, 3 deadlines, 4 due, 5 bytes waiting for EVAL,
---       then per item: job, heap, group, old stream, new stream; last: jobs in flight, counters
+--       then per item: job, heap, group, old stream, new stream, the one in front; last: jobs in flight, counters
 -- ARGV: 1 packed {rules, parks, done, consumers, verb, by, events_cap,
 --       items = {{ref, token, entry, stage, index, record, outcome, unread, deaths}}}, then bytes
 -- Reply per item: requeued, ended, held (the lease was renewed meanwhile, or a worker has read it), stale, gone
@@ -16,8 +17,8 @@
 local reply, key, unleased, ended = {}, 6, {}, {}
 for place, item in ipairs(A.items) do
   local ref, token, entry, unread = item[1], item[2], item[3], item[8]
-  local job, heap, group, from, stream = unpack(KEYS, key, key + 4)
-  key = key + 5
+  local job, heap, group, from, stream, front = unpack(KEYS, key, key + 5)
+  key = key + 6
   local f = call('HMGET', job, 'state', 'token', 'entry', 'backend', 'bytes', 'ending', 'stream', 'commits',
     'line', 'attempts', 'deaths', 'releases', 'deadline', 'trajectory', 'carry',
     'logged', 'pause')
@@ -46,6 +47,7 @@ for place, item in ipairs(A.items) do
     else
       local deaths = (tonumber(f[11]) or 0) + item[9]
       local line, parked = note(f[9], ref, A.verb, item[4], token, A.by), parks(f[1], f[17])
+      if f[16] then stream = front end
       call('HSET', job, 'stage', item[4], 'stream', stream, 'deaths', deaths)
       if parked then
         park(parked, job, ref, line, item[4], f[17])

@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
 -- Resumes paused jobs: one that is parked is put on a stream, with as much time to its total deadline as it had; of one
--- that its worker has not given back yet the mark is removed.
--- KEYS: 1 events, 2 paused, 3 deadlines, then per item: job, the stream that it continues on
+-- that its worker has not given back yet the mark is removed. A job with a log of turns waits in front.
+-- KEYS: 1 events, 2 paused, 3 deadlines, then per item: job, the stream that it continues on, the one in front
 -- ARGV: 1 packed {rules, by, events_cap, over, items = {{ref, token, stage}}}; over: only where the pause has ended
 -- Reply per item: resumed, already (it is not paused), moved (look again), gone
 --@include call
 --@include entry
 local reply, key = {}, 4
 for place, item in ipairs(A.items) do
-  local ref, job, stream = item[1], KEYS[key], KEYS[key + 1]
-  key = key + 2
+  local ref, job, stream, front = item[1], unpack(KEYS, key, key + 2)
+  key = key + 3
   local f = call('HMGET', job, 'state', 'token', 'parked', 'pause', 'line', 'stage', 'attempts', 'deaths', 'releases',
-    'deadline', 'trajectory', 'carry')
+    'deadline', 'trajectory', 'carry', 'logged')
   local to = f[1] and A.rules[f[1]]
   if not to or not f[4] then
     reply[place] = f[1] and 'already' or 'gone'
@@ -25,6 +25,7 @@ for place, item in ipairs(A.items) do
     reply[place] = 'moved'
   else
     local deadline = string.format('%.0f', tonumber(f[10]) + now_ms - tonumber(f[3]))
+    if f[13] then stream = front end
     local added, token = put(stream, ref, f[7], f[8], f[9], deadline, f[11], f[12])
     call('HDEL', job, 'pause', 'ends', 'parked')
     call('HSET', job, 'state', to, 'stage', item[3], 'stream', stream, 'token', token, 'entry', added,

@@ -1,9 +1,11 @@
 #!lua flags=allow-oom
--- Removes a lane that nobody needs, if nothing is on it: that of a node that is gone, or of a task family.
--- KEYS: 1 lanes, or lanes of task families, 2 lane   ARGV: 1 packed {name}; name: how the first key lists it
+-- Removes the lanes of a node that is gone, or that of a task family which nobody needs, if nothing is on them.
+-- KEYS: 1 lanes, or lanes of task families, then each: lane   ARGV: 1 packed {name}; name: how the first key lists it
 -- Reply: retired or in use
 --@include call
-if call('XLEN', KEYS[2]) > 0 then return 'in use' end
-call('UNLINK', KEYS[2])
+for key = 2, #KEYS do
+  if call('XLEN', KEYS[key]) > 0 then return 'in use' end
+end
+call('UNLINK', unpack(KEYS, 2))
 call('SREM', KEYS[1], A.name)
 return 'retired'

@@ -6,9 +6,8 @@ from typing import Any
 from prorl_mq.schema.ids import BatchRef, JobRef, RunRef, run_ref
 from prorl_mq.schema.intake import TRAINERS
 from prorl_mq.schema.items import LONGEST_BACK_OFF_MS, Lane
-from prorl_mq.schema.messages import Stage
 from prorl_mq.store.core import Core, text, texts
-from prorl_mq.store.layout.keys import GROUP, lane_name
+from prorl_mq.store.layout.keys import GROUP, lane_name, lanes_of
 
 
 class DutyVerbs(Core):
@@ -56,8 +55,8 @@ class DutyVerbs(Core):
         return texts(await self.call("bury", names, arguments))
 
     async def retire_lane(self, node: str) -> str:
-        """Removes the lane of a node that is gone: `retired`, or `in use` when a job has come meanwhile."""
-        names = [self.keys.lanes, self.keys.stage(Stage.RUN, node)]
+        """Removes the lanes of a node that is gone: `retired`, or `in use` when a job has come meanwhile."""
+        names = [self.keys.lanes, *(self.keys.stage(*lane) for lane in lanes_of(node))]
         return text(await self.call("retire_lane", names, {"name": node}))
 
     async def retire_family_lane(self, lane: Lane) -> str:

@@ -33,10 +33,12 @@ class JobVerbs(Core):
         lease_ms: int,
         family: str | None = None,
         held_ms: Sequence[int] = (),
+        *,
+        front: bool = False,
     ) -> list[Claim]:
         """A lease for each entry that this worker has read. `budgets`: how long each stage may last, in ms."""
         keys = self.keys
-        names = [keys.stage(stage, node, family), keys.leases, keys.events]
+        names = [keys.stage(stage, node, family, front), keys.leases, keys.events]
         names += (keys.job(entry.ref) for entry in entries)
         waited = held_ms or [0] * len(entries)
         rows = [
@@ -53,7 +55,7 @@ class JobVerbs(Core):
         keys = self.keys
         names, lanes = [*keys.parking, keys.stage(*lane), keys.events], list[str]()
         for entry, family in zip(entries, families, strict=True):
-            lanes.append(keys.stage(lane.stage, lane.node, family))
+            lanes.append(keys.stage(*lane._replace(family=family)))
             names += (keys.job(entry.ref), lanes[-1])
         names.append(keys.family_lanes)
         rows = [(entry.ref, entry.entry) for entry in entries]
@@ -70,7 +72,7 @@ class JobVerbs(Core):
         for item in items:
             held = item.held
             streams.append(self.stream_for(Lane(after, item.node, item.family)))
-            names += (keys.job(held.ref), streams[-1], keys.pool(held.pool))
+            names += (keys.job(held.ref), streams[-1], keys.stage(*Lane(after, item.node).ahead), keys.pool(held.pool))
             if item.trajectory:  # one in a file has no blob: of the key that it would have, there is nothing to keep
                 in_file = named_file(item.trajectory) is not None
                 names.append(keys.blob(held.ref, held.token, "trajectory") if in_file else item.trajectory)
@@ -87,7 +89,7 @@ class JobVerbs(Core):
         keys, first = self.keys, items[0]
         names = [*keys.parking, keys.stage(*first.lane), keys.leases, keys.events]
         for held in items:
-            names += (keys.job(held.ref), keys.pool(held.pool))
+            names += (keys.job(held.ref), keys.pool(held.pool), *_places(keys, held.lane))
         rows = [(held.ref, held.token, held.entry, held.ms) for held in items]
         arguments = {**self._head(Verb.RELEASE), "stage": first.stage, "items": rows}
         return texts(await self.call("release", names, arguments))
@@ -100,7 +102,7 @@ class JobVerbs(Core):
         rows: list[tuple[Any, ...]] = []
         for item in items:
             held, detail, counts = item.held, _one_line(item.detail), int(item.counts)
-            names += (keys.job(held.ref), keys.pool(held.pool), keys.stage(item.stage))
+            names += (keys.job(held.ref), keys.pool(held.pool), *_places(keys, Lane(item.stage)))
             carry = (raw.put(item.carry), 1)[: 1 + item.aside] if item.carry or item.aside else ()
             rows.append((*held[:3], held.ms, item.stage, item.delay_ms, detail, counts, item.forgets, *carry))
         arguments = {**self._head(Verb.FAIL), "items": rows}
@@ -207,10 +209,10 @@ class JobVerbs(Core):
         names = [*keys.parking, keys.leases, keys.events, keys.deadlines, keys.due, keys.eval_bytes]
         raw, rows = Raw(), []
         for item in items:
-            shared = keys.stage(item.stage)
             names += (keys.job(item.ref), keys.pool(item.pool), keys.group(group_of(item.ref)), item.stream)
-            # A job that continues with its stage stays on its lane: its sandbox lives on that node.
-            names.append(item.stream if item.stream.startswith((f"{shared}@", f"{shared}#")) else shared)
+            # A job that continues with its stage stays on its node: its sandbox lives there.
+            stays = item.stream.startswith(keys.stage(item.stage))
+            names += _places(keys, keys.lane(item.stream) if stays else Lane(item.stage))
             index = job_parts(item.ref).sample
             rows.append(
                 (
@@ -274,6 +276,11 @@ def renewal(keys: Keys, name: str, about: Mapping[str, str | int], items: Sequen
         "items": [(each.ref, each.token, each.entry, each.held_ms, lease_ms, each.budget_ms) for each in items],
     }  # fmt: skip
     return Renewal(names, arguments)
+
+
+def _places(keys: Keys, lane: Lane) -> tuple[str, str]:
+    """The stream for a job that has not begun, and that for one with a log of turns."""
+    return keys.stage(*lane._replace(front=False)), keys.stage(*lane.ahead)
 
 
 def _one_line(detail: str) -> str:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.schema.ids import RunRef
-from prorl_mq.schema.items import Pause, Resume
+from prorl_mq.schema.items import Lane, Pause, Resume
 from prorl_mq.schema.lifecycle import State, Verb, rules
 from prorl_mq.schema.status import PauseEnd
 from prorl_mq.store.core import EVENTS_CAP, Core, Repeat, texts
@@ -38,7 +38,7 @@ class PauseVerbs(Core):
         keys = self.keys
         names = [keys.events, keys.paused, keys.deadlines]
         for job in jobs:
-            names += (keys.job(job.ref), keys.stage(job.stage))
+            names += (keys.job(job.ref), keys.stage(job.stage), keys.stage(*Lane(job.stage).ahead))
         rows = [(job.ref, job.token, job.stage) for job in jobs]
         arguments = {
             "rules": rules(Verb.RESUME), "by": self.name, "events_cap": EVENTS_CAP, "over": over, "items": rows,
