@@ -80,7 +80,8 @@ class LightningRollout:
         self.events.append({"event_type": event_type, "data": data, **about})
         return self.events[-1]
 
-    async def make(self, rollouts: Rollouts) -> None:
+    async def make(self, rollouts: Rollouts, resumed: asyncio.Event) -> None:
+        await resumed.wait()
         self.move("running", last_attempt_id=ATTEMPT)
         purpose = Purpose.TRAIN if self.shown["is_train"] else Purpose.EVAL
         try:
@@ -103,6 +104,8 @@ def create_app(
         state = app.state
         state.known, state.client, state.run, state.sources = {}, AsyncClient(url, token=token), run_id, sources or {}
         state.gate = {"paused": False, "retry_after_seconds": 5, "reason": None}
+        state.resumed = asyncio.Event()
+        state.resumed.set()
         async with state.client, Rollouts(state.client, run_id) as state.rollouts, asyncio.TaskGroup() as state.work:
             yield
             for each in state.known.values():
@@ -119,7 +122,7 @@ async def enqueue(request: Request) -> Response:
         raise HTTPException(422, f"a rollout has no task that can be read: {error}") from error
     for each in asked:
         if each.name not in state.known:
-            each.work = state.work.create_task(each.make(state.rollouts), name=f"rollout {each.name}")
+            each.work = state.work.create_task(each.make(state.rollouts, state.resumed), name=f"rollout {each.name}")
             state.known[each.name] = each
     return JSONResponse([state.known[each.name].shown for each in asked], 201)
 
@@ -170,6 +173,7 @@ async def pause(request: Request) -> Response:
     """Holds the run: what waits stays there, and turns under way end. They are `inflight` until they have."""
     asked = await request.json() if await request.body() else {}
     state = request.app.state
+    state.resumed.clear()
     state.gate = {**state.gate, **{name: asked[name] for name in state.gate if name in asked}, "paused": True}
     return JSONResponse({**state.gate, "inflight": await _held(state)})
 
@@ -178,6 +182,7 @@ async def resume(request: Request) -> Response:
     state = request.app.state
     state.gate = {**state.gate, "paused": False, "reason": None}
     await _of_run(state.client.resume("run", state.run))
+    state.resumed.set()
     return JSONResponse({**state.gate, "inflight": 0})
 
 

@@ -85,8 +85,15 @@ def _sampling(gconfig: Any) -> Sampling:
 
 
 def tensors(found: Rollout, row: FittedRow) -> dict[str, Any]:
-    """A batch of one sequence. Each array has one entry a token of it: that of token i is at i, not before it."""
+    """A batch of one sequence, as AReaL concatenates them."""
     torch = imported("torch", "torch")
+    kinds = {"logprobs": torch.float32, "rewards": torch.float32, "attention_mask": torch.bool}
+    made = arrays(found, row)
+    return {name: torch.tensor([value], dtype=kinds.get(name, torch.int32)) for name, value in made.items()}
+
+
+def arrays(found: Rollout, row: FittedRow) -> dict[str, Any]:
+    """Each array has one entry a token of the sequence: that of token i is at i, not before it."""
     before, spans = len(row.prompt_ids), found.trajectory.segments[row.row.segment].spans
     versions = [UNKNOWN] * (before + len(row.response_ids))
     for span in spans:
@@ -95,13 +102,11 @@ def tensors(found: Rollout, row: FittedRow) -> dict[str, Any]:
             at = len(row.row.prompt_ids) + place
             if told.isdecimal() and at < len(versions):
                 versions[at] = int(told)
-    ids = [*row.prompt_ids, *row.response_ids]
-    made = {
-        "input_ids": torch.tensor(ids, dtype=torch.int32),
-        "loss_mask": torch.tensor([0] * before + row.loss_mask, dtype=torch.int32),
-        "logprobs": torch.tensor([0.0] * before + row.logprobs, dtype=torch.float32),
-        "versions": torch.tensor(versions, dtype=torch.int32),
-        "attention_mask": torch.ones(len(ids), dtype=torch.bool),
-        "rewards": torch.tensor(found.reward, dtype=torch.float32),
+    return {
+        "input_ids": [*row.prompt_ids, *row.response_ids],
+        "loss_mask": [0] * before + row.loss_mask,
+        "logprobs": [0.0] * before + row.logprobs,
+        "versions": versions,
+        "attention_mask": [True] * len(versions),
+        "rewards": found.reward,
     }
-    return {name: value.unsqueeze(0) for name, value in made.items()}

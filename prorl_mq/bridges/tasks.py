@@ -54,7 +54,7 @@ def plain(value: Any, column: str) -> Any:
 
     Raises `InvalidTask` for anything that JSON cannot carry.
     """
-    if value is None or isinstance(value, str | bool | int | float):
+    if value is None or type(value) in {str, bool, int, float}:  # no subclass: numpy's float64 is one of float
         return value
     if isinstance(value, Mapping):
         return {str(name): plain(each, column) for name, each in value.items()}
@@ -64,6 +64,8 @@ def plain(value: Any, column: str) -> Any:
         return value.decode("utf-8", "replace")
     if hasattr(value, "tolist"):
         return plain(value.tolist(), column)
+    if isinstance(value, str | int | float):  # of an enum
+        return value
     raise InvalidTask(f"the column {column!r} holds a {type(value).__name__}, which a task cannot carry")
 
 
