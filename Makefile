@@ -90,7 +90,7 @@ test-security: setup sandbox-tools  ## attacks on sandboxes of both kinds as tab
 test-images: setup  ## images from a registry on loopback: faults, hostile layers, two nodes, 30 kills during a pull (three minutes)
 	PRORL_IMAGE_KILLS=30 $(PY) -m pytest -q -n $(CORES) tests/images
 
-trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
+trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 46 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
 
 chat-templates: setup  ## models' own chat templates, for the tests of model formats (a download of 2.5 MB)

@@ -1,6 +1,7 @@
 """Bridges give trainers what they asked for, in their order and their types, by a real API."""
 
 import asyncio
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from prorl_mq import bridges
-from prorl_mq.bridges import nemo_gym
+from prorl_mq.bridges import nemo_gym, trl
 from prorl_mq.bridges.tasks import task_of
 from prorl_mq.bridges.theirs import imported
 from prorl_mq.client import AsyncClient
@@ -164,3 +165,42 @@ async def test_nemo_gyms_agent_has_no_reward_for_a_lost_sample_and_the_answer_ca
         lost = await call("/run", of_gym(row(1)))
     assert (lost.status_code, lost.headers["retry-after"]) == (503, "1")
     assert "infra_error" in lost.json()["detail"]
+
+
+def of_trl(url: str) -> Callable[..., Any]:
+    return trl.rollout_func(url, lambda each: Task(task_id=each, data_source=SOURCE, payload=question(float(each))))
+
+
+async def test_trls_rollout_function_gives_samples_in_the_order_of_the_prompts(url: str, worker: Worker) -> None:
+    args = types.SimpleNamespace(temperature=1.0, top_p=1.0, top_k=0, repetition_penalty=1.0, max_completion_length=8)
+    async with serving(worker, 3):
+        made = await asyncio.to_thread(of_trl(url), ["0.5", "0.5", "0.25"], types.SimpleNamespace(args=args))
+    assert trl.rewards(completions=[0] * 3, reward=made["reward"]) == [0.5, 0.5, 0.25]
+    lengths = {name: [len(each) for each in made[name]] for name in ("completion_ids", "logprobs", "env_mask")}
+    assert all(each == [7, 7, 7] for each in lengths.values())  # of 13, the rest is beyond TRL's length
+    assert made["prompt_ids"] == [[1, 2]] * 3
+
+
+async def test_a_sample_that_trl_loses_has_no_reward_and_no_part_in_a_baseline(url: str, worker: Worker) -> None:
+    args = types.SimpleNamespace(temperature=1.0, top_p=1.0, max_completion_length=64)
+    async with serving(worker, 5):
+        made = await asyncio.to_thread(of_trl(url), ["-1", "0.25"], types.SimpleNamespace(args=args))
+        assert made["reward"] == [None, 0.25]
+        assert [sum(mask) for mask in made["env_mask"]] == [0, 8]
+        with pytest.raises(NotTrainable, match=r"no prompt of the batch.*infra_error"):
+            await asyncio.to_thread(of_trl(url), ["-1"], types.SimpleNamespace(args=args))
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo"])
+def test_rows_weigh_in_trls_losses_what_their_sample_weighs_with_one_row(loss_type: str) -> None:
+    """A loss of 1 for each trained token: its size does not depend on how a sample is divided into rows."""
+
+    def loss(rows: list[tuple[int, float]]) -> float:
+        counts = [count for count, _ in rows]
+        weights = trl.row_weights([share for _, share in rows], 2, loss_type)
+        if loss_type == "grpo":
+            return sum(weights) / len(rows)
+        size = sum(counts) if loss_type == "dapo" else len(rows) * 64
+        return sum(weight * count for weight, count in zip(weights, counts, strict=True)) / size
+
+    assert loss([(6, 0.6), (10, 1.0), (4, 0.4), (0, 0.0)]) == pytest.approx(loss([(10, 1.0), (10, 1.0)]))

@@ -50,7 +50,9 @@ async def client(settings_of_env: Any) -> AsyncIterator[EnvClient]:
 async def played(client: EnvClient, config: Any, place: int) -> Any:
     tasks = list(load_environment(config).taskset)
     sampling = vf.SamplingConfig(temperature=0.7, max_tokens=64)
-    return await client.run(EvalClientConfig(base_url="http://127.0.0.1:9/v1"), "m", sampling, tasks[place].data.model_dump())
+    return await client.run(
+        EvalClientConfig(base_url="http://127.0.0.1:9/v1"), "m", sampling, tasks[place].data.model_dump()
+    )
 
 
 async def test_an_episode_comes_over_its_wire_with_tokens_and_reward(
