@@ -45,7 +45,7 @@ except ImportError as error:
 ATTEMPT = "0"  # the service counts its own
 DEFAULTS: dict[str, Any] = {"is_train": True, "config": {}, "metadata": {}}
 NO_SUCH_RUN = 404
-PAUSE_S = 86_400  # then a run that nobody resumes goes on
+PAUSE_S = 86_400  # then a run that nobody resumes continues
 
 
 def __getattr__(name: str) -> Any:
@@ -154,7 +154,7 @@ async def show_events(request: Request) -> Response:
 
 
 async def add_event(request: Request) -> Response:
-    """What a trainer's hook adds, such as another reward: the last one counts."""
+    """Adds what a trainer's hook says, such as another reward: the last one counts."""
     event = await request.json()
     return JSONResponse(_found(request).record(event["event_type"], event.get("data") or {}))
 

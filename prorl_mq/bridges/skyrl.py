@@ -144,7 +144,7 @@ def _purpose(batch: Any) -> Purpose:
 
 
 def _as_configured(made: Any, cfg: Any) -> Any:
-    """What SkyRL's own generator does to samples that a limit ended, where its configuration says so."""
+    """Treats samples that a limit ended as SkyRL's own generator does, where its configuration says so."""
     ended = [reason == "stop" for reason in made["stop_reasons"]]
     if getattr(cfg, "zero_reward_on_non_stop", False):
         made["rewards"] = [each if stop else 0.0 for each, stop in zip(made["rewards"], ended, strict=True)]

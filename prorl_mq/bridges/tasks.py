@@ -70,7 +70,7 @@ def plain(value: Any, column: str) -> Any:
 
 
 def _reward_model(row: Mapping[str, Any]) -> Any:
-    """What holds the answer, under the name by which task families know it; None where there is none."""
+    """Finds what holds the answer, under the name by which task families know it; None where there is none."""
     for name in MODELS:
         model = plain(row.get(name), name)
         if isinstance(model, str) and model.strip():
@@ -97,7 +97,7 @@ def _prompt(row: Mapping[str, Any]) -> Any:
 
 
 def _name(row: Mapping[str, Any], extra: dict[str, Any], payload: dict[str, Any]) -> str:
-    """Where the row stands in its data set; else what it holds, so that repeats have one name."""
+    """Names a row by its place in the data set, or else by what it holds, so that repeats have one name."""
     place = [str(extra[name]) for name in ("split", "index") if not _empty(extra.get(name))]
     given = [str(row[name]) for name in ("task_id", "instance_id", "uid", "id") if not _empty(row.get(name))]
     digest = hashlib.blake2b(msgspec.json.encode(payload), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""What a bridge needs from outside: a trainer's modules, and the service's address."""
+"""A bridge's needs from outside: a trainer's modules, and the service's address."""
 
 import importlib
 import os

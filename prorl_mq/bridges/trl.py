@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 def rollout_func(
     url: str, task_of: Callable[[Any], Task], *, run_id: str = "trl", token: str | None = None
 ) -> Callable[[Sequence[Any], Any], Output]:
-    """What TRL calls with its prompts and itself."""
+    """A function that TRL calls with its prompts and itself."""
 
     def roll_out(prompts: Sequence[Any], trainer: Any) -> Output:
         args = trainer.args

@@ -189,7 +189,7 @@ def _completion(trace: Any, segment: Segment, piece: Piece, parent: int) -> None
 
 
 def _between(before: Piece | None) -> Any:
-    """What the environment said behind a completion."""
+    """The message of the environment behind a completion."""
     if before is None or not before.turn.tool_calls:
         return UserMessage(content=before.turn.reply if before else "")
     last = len(before.turn.tool_calls) - 1

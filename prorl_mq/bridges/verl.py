@@ -76,7 +76,7 @@ def rows(found: Rollout, config: Any, lengths: dict[str, int | None]) -> list[ve
 
 
 def _takes_rows(config: Any) -> bool:
-    """Whether several outputs of a call are rows of one sample, each token of them with the same weight."""
+    """True where several outputs of a call are rows of one sample, each token of them with the same weight."""
     trainer, actor = getattr(config, "trainer", None), getattr(config.actor_rollout_ref, "actor", None)
     mode = getattr(actor, "loss_agg_mode", "token-mean")
     return bool(getattr(trainer, "use_v1", False)) and mode in {"token-mean", "token-sum"}

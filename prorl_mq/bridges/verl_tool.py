@@ -13,6 +13,8 @@ from prorl_mq.bridges.verl import agent_loop
 
 MODULE = "verl_tool.agent_loop.agent_loop"
 
+ProrlAgentLoop: type  # made when it is first asked for
+
 
 def __getattr__(name: str) -> Any:
     if name != "ProrlAgentLoop":

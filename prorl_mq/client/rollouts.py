@@ -78,7 +78,7 @@ class Rollouts:
 
     async def ask(
         self, task: Task, *, n: int = 1, sampling: Sampling | None = None, purpose: Purpose = Purpose.TRAIN
-    ) -> "Delivered":
+    ) -> "RolloutAnswer":
         """As `of`, but what has come is returned also where it is less than was asked for, with the reason."""
         name = chance.name(16)
         self._asked[name] = asyncio.get_running_loop().create_future()
@@ -99,7 +99,7 @@ class Rollouts:
             del self._asked[name]
         found = await self._with_tokens(closed)
         await self._client.ack(self._run_id, [closed.cursor])
-        return Delivered(rollouts=found, lost=_lost(task, n, found, closed.record))
+        return RolloutAnswer(rollouts=found, lost=_lost(task, n, found, closed.record))
 
     async def _end(self, name: str) -> None:
         with contextlib.suppress(ProrlError):  # it has closed, or was never there
@@ -117,7 +117,7 @@ class Rollouts:
                 asked.set_result(closed)
 
 
-class Delivered(msgspec.Struct, frozen=True, kw_only=True):
+class RolloutAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The samples of a group that may be trained on. `lost` says why there are fewer than were asked for; or empty."""
 
     rollouts: list[Rollout]
