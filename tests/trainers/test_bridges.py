@@ -201,7 +201,7 @@ def test_nemo_gyms_own_profiler_finds_the_same_metrics() -> None:
     stat = published("nemo_gym/metrics_config.py", ["STAT_SEPARATOR", "ACROSS_REPEATS_MARKER", "Stat"], words)["Stat"]
     given = {name: getattr(typing, name) for name in ("Any", "Dict", "List", "Optional", "Tuple")}
     given |= {name: getattr(pd, name) for name in ("DataFrame", "Series", "notna")}
-    given |= {"DataFrameGroupBy": Any, "Histogram": lambda _: None, "Stat": stat, "__name__": __name__}
+    given |= {"DataFrameGroupBy": Any, "Histogram": lambda _: None, "Stat": stat, "Path": Path, "__name__": __name__}
     profiler = published("nemo_gym/reward_profile.py", ["RewardProfiler"], given)["RewardProfiler"]()
     frame = pd.DataFrame([{"task": task, "reward": each} for task, _, each in rewards])
     theirs = profiler.calculate_metrics_single_df(frame.groupby("task"))
