@@ -45,6 +45,7 @@ class Rollouts:
     def __init__(self, client: AsyncClient, run_id: str, *, pool: str = "policy") -> None:
         self._client, self._run_id, self._pool = client, run_id, pool
         self._asked: dict[str, asyncio.Future[ClosedGroup]] = {}
+        self._given_up: set[str] = set()
         self._tasks = asyncio.TaskGroup()
         self._reader: asyncio.Task[None] | None = None
 
@@ -102,6 +103,7 @@ class Rollouts:
         return RolloutAnswer(rollouts=found, lost=_lost(task, n, found, closed.record))
 
     async def _end(self, name: str) -> None:
+        self._given_up.add(name)
         with contextlib.suppress(ProrlError):  # it has closed, or was never there
             await self._client.cancel("group", f"{self._run_id}:{name}")
 
@@ -115,6 +117,10 @@ class Rollouts:
             asked = self._asked.get(closed.record.group_id)
             if asked is not None and not asked.done():
                 asked.set_result(closed)
+            elif closed.record.group_id in self._given_up:  # nobody else would acknowledge it
+                self._given_up.discard(closed.record.group_id)
+                with contextlib.suppress(ProrlError):
+                    await self._client.ack(self._run_id, [closed.cursor])
 
 
 class RolloutAnswer(msgspec.Struct, frozen=True, kw_only=True):
