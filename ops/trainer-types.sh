@@ -13,11 +13,8 @@ modules=(
   verl/experimental/agent_loop/agent_loop.py
   skyrl/train/generators/base.py
   skyrl/train/utils/trainer_utils.py
-  skyrl/train/generators/utils.py
   nemo_gym/openai_utils.py
   nemo_gym/config_types.py
-  nemo_gym/metrics_config.py
-  nemo_gym/reward_profile.py
 )
 [ $# -ge 1 ] || { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 target=$1/trainers

@@ -1,7 +1,6 @@
 """Bridges give trainers what they asked for, in their order and their types, by a real API."""
 
 import asyncio
-import enum
 import types
 import typing
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import pandas as pd
 import pydantic
 import pytest
 
@@ -191,30 +189,21 @@ def test_nemo_rl_makes_the_drawn_row_of_an_answer_again(case: str) -> None:
     assert sampled == [each for each in drawn.logprobs if each is not None]
 
 
-def test_nemo_gyms_own_profiler_finds_the_same_metrics() -> None:
-    """Its statistics of a data frame, taken from its source, on answers of two tasks, one of them masked."""
+def test_metrics_have_nemo_gyms_names_and_leave_masked_answers_out() -> None:
     rewards = [(0, 0, 1.0), (0, 1, 0.0), (1, 0, 0.5), (1, 1, 0.5)]
     answers = [{"_ng_task_index": task, "_ng_rollout_index": n, "reward": each} for task, n, each in rewards]
     masked = {"_ng_task_index": 2, "_ng_rollout_index": 0, "reward": 9.0, "mask_sample": True}
     made = nemo_gym.aggregated([*answers, masked])
-    words = {"StrEnum": enum.StrEnum, "__name__": __name__}
-    stat = published("nemo_gym/metrics_config.py", ["STAT_SEPARATOR", "ACROSS_REPEATS_MARKER", "Stat"], words)["Stat"]
-    given = {name: getattr(typing, name) for name in ("Any", "Dict", "List", "Optional", "Tuple")}
-    given |= {name: getattr(pd, name) for name in ("DataFrame", "Series", "notna")}
-    given |= {"DataFrameGroupBy": Any, "Histogram": lambda _: None, "Stat": stat, "Path": Path, "__name__": __name__}
-    profiler = published("nemo_gym/reward_profile.py", ["RewardProfiler"], given)["RewardProfiler"]()
-    frame = pd.DataFrame([{"task": task, "reward": each} for task, _, each in rewards])
-    theirs = profiler.calculate_metrics_single_df(frame.groupby("task"))
-    assert [dict(each) for each in made["group_level_metrics"]] == [
-        {"_ng_task_index": each.pop("task"), **each} for each in theirs
-    ]
+    first, second = made["group_level_metrics"]
+    assert (first["_ng_task_index"], first["mean/reward"], first["max/reward"], first["min/reward"]) == (0, 0.5, 1.0, 0)
+    assert first["std/reward"] == pytest.approx(0.5**0.5)
+    assert (second["median/reward"], second["std/reward"]) == (0.5, 0.0)
     assert made["key_metrics"]["mean/reward"] == 0.5
     assert (made["agent_metrics"]["coverage/masked_rollouts"], made["agent_metrics"]["num_repeats"]) == (1, 2)
-    types_of_theirs = published(
-        "nemo_gym/config_types.py", ["AggregateMetrics"],
-        {**given, "BaseModel": pydantic.BaseModel, "Field": pydantic.Field},
-    )  # fmt: skip
-    assert types_of_theirs["AggregateMetrics"](**made).key_metrics == made["key_metrics"]
+    names: dict[str, Any] = {name: getattr(typing, name) for name in ("Any", "Dict", "List", "Optional")}
+    given = {**names, "BaseModel": pydantic.BaseModel, "Field": pydantic.Field, "__name__": __name__}
+    theirs = published("nemo_gym/config_types.py", ["AggregateMetrics"], given)["AggregateMetrics"]
+    assert theirs(**made).key_metrics == made["key_metrics"]
 
 
 async def test_nemo_gyms_agent_aggregates_and_refuses_what_it_cannot_read(gym: Any, call: Any) -> None:
