@@ -109,7 +109,7 @@ nodejs:  ## packages of the example client in JavaScript (10 MB; Node.js 20)
 test-nodejs: setup nodejs  ## the example client in JavaScript, over HTTP and over Redis alone
 	$(PY) -m pytest -q tests/integration/test_nodejs.py
 
-trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 35 MB)
+trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 46 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
 
 chat-templates: setup  ## models' own chat templates, for the tests of model formats (a download of 2.5 MB)
@@ -118,6 +118,9 @@ chat-templates: setup  ## models' own chat templates, for the tests of model for
 test-formats: setup chat-templates  ## model formats against the models' own templates, id by id, as a table
 	$(PY) -m pytest -q -n $(CORES) tests/formats
 	@$(PY) -m tests.formats
+
+test-bridges: setup trainer-types trl  ## bridges against the trainers' own code, where it runs without a GPU, as a table
+	PRORL_STATE_DIR=$(STATE) $(PY) -m tests.trainers
 
 trl: vllm-cpu  ## TRL, for the test that trains with it (280 MB)
 	@ops/trl.sh $(STATE)

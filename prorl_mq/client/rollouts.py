@@ -7,21 +7,36 @@ One reader follows the run and hands each closed group to the call that asked fo
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
+
+import msgspec
 
 from prorl_mq import chance
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.client.transport import ClosedGroup
 from prorl_mq.converters.rollout import Rollout, rollouts
-from prorl_mq.errors import NotTrainable
-from prorl_mq.schema.messages import BatchRequest, GroupRequest, Purpose, Sampling, Task
+from prorl_mq.errors import InvalidBatch, NotTrainable, ProrlError
+from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Purpose, Sampling, Task
 
 _OPEN: Final[dict[tuple[asyncio.AbstractEventLoop, str, str], tuple[AsyncClient, "Rollouts"]]] = {}
 _NAMES: Final[Mapping[str, str]] = dict.fromkeys(
-    ("max_tokens", "max_new_tokens", "max_generate_length"), "max_tokens_per_turn"
+    ("max_tokens", "max_new_tokens", "max_generate_length", "max_completion_tokens"), "max_tokens_per_turn"
 )
+_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {  # what leaves a distribution, or an end, as the policy makes it
+    "repetition_penalty": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "min_p": (0,),
+    "min_new_tokens": (0,),
+    "min_tokens": (0,),
+    "stop": ("", [], ()),
+    "stop_token_ids": ([], ()),
+    "logit_bias": ({},),
+}
+CAUSES: Final = 3  # as many are told in one message
 
 
 class Rollouts:
@@ -30,6 +45,7 @@ class Rollouts:
     def __init__(self, client: AsyncClient, run_id: str, *, pool: str = "policy") -> None:
         self._client, self._run_id, self._pool = client, run_id, pool
         self._asked: dict[str, asyncio.Future[ClosedGroup]] = {}
+        self._given_up: set[str] = set()
         self._tasks = asyncio.TaskGroup()
         self._reader: asyncio.Task[None] | None = None
 
@@ -42,6 +58,11 @@ class Rollouts:
     ) -> None:
         if self._reader is not None:
             self._reader.cancel()
+        left = list(self._asked.items())
+        for _, future in left:
+            if not future.done():
+                future.set_exception(NotTrainable(f"nobody reads the results of run {self._run_id!r} any more"))
+        await asyncio.gather(*(self._end(name) for name, _ in left))
         await self._tasks.__aexit__(kind, error, trace)
 
     async def of(
@@ -51,6 +72,15 @@ class Rollouts:
 
         Raises `NotTrainable` if the service could not get so many. A call that is cancelled ends its rollouts.
         """
+        came = await self.ask(task, n=n, sampling=sampling, purpose=purpose)
+        if came.lost:
+            raise NotTrainable(came.lost)
+        return came.rollouts
+
+    async def ask(
+        self, task: Task, *, n: int = 1, sampling: Sampling | None = None, purpose: Purpose = Purpose.TRAIN
+    ) -> "RolloutAnswer":
+        """As `of`, but what has come is returned also where it is less than was asked for, with the reason."""
         name = chance.name(16)
         self._asked[name] = asyncio.get_running_loop().create_future()
         group = GroupRequest(task=task, n=n, group_id=name)
@@ -63,18 +93,19 @@ class Rollouts:
             if self._reader is None:  # a run exists from its first batch on
                 self._reader = self._tasks.create_task(self._read(), name=f"results of {self._run_id}")
             closed = await self._asked[name]
-        except asyncio.CancelledError:
-            await asyncio.shield(self._client.cancel("group", f"{self._run_id}:{name}"))
+        except BaseException:  # also a submission whose answer was lost
+            await asyncio.shield(self._end(name))
             raise
         finally:
             del self._asked[name]
         found = await self._with_tokens(closed)
         await self._client.ack(self._run_id, [closed.cursor])
-        if len(found) < n:
-            record = closed.record
-            why = f"{len(found)} of {n} samples can be trained on ({record.verdict}: {record.reason or 'no reason'})"
-            raise NotTrainable(f"task {task.task_id!r}: {why}")
-        return found
+        return RolloutAnswer(rollouts=found, lost=_lost(task, n, found, closed.record))
+
+    async def _end(self, name: str) -> None:
+        self._given_up.add(name)
+        with contextlib.suppress(ProrlError):  # it has closed, or was never there
+            await self._client.cancel("group", f"{self._run_id}:{name}")
 
     async def _with_tokens(self, closed: ClosedGroup) -> list[Rollout]:
         jobs = [sample.job_id for sample in closed.record.samples if sample.trajectory and not sample.replaced]
@@ -86,6 +117,31 @@ class Rollouts:
             asked = self._asked.get(closed.record.group_id)
             if asked is not None and not asked.done():
                 asked.set_result(closed)
+            elif closed.record.group_id in self._given_up:  # nobody else would acknowledge it
+                self._given_up.discard(closed.record.group_id)
+                with contextlib.suppress(ProrlError):
+                    await self._client.ack(self._run_id, [closed.cursor])
+
+
+class RolloutAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The samples of a group that may be trained on. `lost` says why there are fewer than were asked for; or empty."""
+
+    rollouts: list[Rollout]
+    lost: str
+
+
+def _lost(task: Task, n: int, found: list[Rollout], record: GroupRecord) -> str:
+    if len(found) >= n:
+        return ""
+    had = {each.sample.job_id for each in found}
+    causes = [
+        f"{each.job_id} ended {each.outcome}" + (f": {each.error.type}: {each.error.message}" if each.error else "")
+        for each in record.samples
+        if each.job_id not in had
+    ]
+    told = "; ".join(causes[:CAUSES]) + (f"; and {len(causes) - CAUSES} more" if len(causes) > CAUSES else "")
+    why = f"{len(found)} of {n} samples can be trained on ({record.verdict}: {record.reason or 'no reason'})"
+    return f"task {task.task_id!r} ({task.data_source}): {why}" + (f". {told}" if told else "")
 
 
 async def shared(url: str, run_id: str, *, token: str | None = None) -> Rollouts:
@@ -106,7 +162,15 @@ async def close_shared() -> None:
         await client.aclose()
 
 
-def sampling_of(given: Mapping[str, Any]) -> Sampling:
-    """Sampling from a trainer's own words: what it calls differently is renamed, what only its engine knows is left."""
-    known = {_NAMES.get(name, name): value for name, value in given.items() if value is not None}
+def sampling_of(given: Mapping[str, Any], **limits: int) -> Sampling:
+    """Sampling from a trainer's own words: what it calls differently is renamed, what only its engine knows is left.
+
+    Raises `InvalidBatch` for what would change the distribution or the end of a completion, and is not known here.
+    `limits` are fields of `Sampling` that hold where `given` says nothing.
+    """
+    known = limits | {_NAMES.get(name, name): value for name, value in given.items() if value is not None}
+    for name, value in known.items():
+        if name in _NEUTRAL and value not in _NEUTRAL[name]:
+            neutral = repr(_NEUTRAL[name][0])
+            raise InvalidBatch(f"rollouts cannot be sampled with {name}={value!r}: set it to {neutral} in the trainer")
     return Sampling(**{name: value for name, value in known.items() if name in Sampling.__struct_fields__})

@@ -13,7 +13,9 @@ repeats its prompt.
 | value | the sample's reward |
 """
 
-from typing import Any, TypedDict
+import math
+from collections.abc import Mapping
+from typing import Any, NotRequired, TypedDict
 
 from prorl_mq.converters.rollout import Rollout, Sampled, completions, said
 
@@ -30,8 +32,10 @@ class Triplet(TypedDict):
 
     prompt_token_ids: list[int]
     response_token_ids: list[int]
-    response_log_probs: list[float]
+    response_log_probs: list[float] | None  # None: they are missing, or not all numbers
     server: dict[str, Any]
+    status: NotRequired[Any]
+    http_status: NotRequired[Any]
 
 
 def events(rollout: Rollout) -> list[LightningEvent]:
@@ -40,16 +44,45 @@ def events(rollout: Rollout) -> list[LightningEvent]:
     return [*turns, LightningEvent(event_type="reward", data={"value": rollout.reward, "source": "prorl_mq"})]
 
 
-def triplet(model_request: dict[str, Any]) -> Triplet:
-    """The short form of what `events` made."""
-    response = model_request["response"]
-    [choice] = response["choices"]
-    return Triplet(
-        prompt_token_ids=response["prompt_token_ids"],
-        response_token_ids=choice["token_ids"],
-        response_log_probs=choice["logprobs"]["token_logprobs"],
-        server=model_request["server"],
+def triplet(model_request: Mapping[str, Any]) -> Triplet:
+    """The short form of an event, of another's as well as of `events`' own: as Agent Lightning's server makes it.
+
+    What an event does not have is empty, and its log-probabilities None: the trainer leaves such a turn out.
+    """
+    response = _mapping(model_request.get("response"))
+    choices = response.get("choices")
+    choice = _mapping(choices[0]) if isinstance(choices, list) and choices else {}
+    server = _mapping(model_request.get("server"))
+    ids = _ids(choice.get("token_ids"))
+    logprobs = _logprobs(_mapping(choice.get("logprobs")))
+    made = Triplet(
+        prompt_token_ids=_ids(response.get("prompt_token_ids")) or _ids(choice.get("prompt_token_ids")),
+        response_token_ids=ids,
+        response_log_probs=logprobs if logprobs is not None and len(logprobs) == len(ids) else None,
+        server={"model": server.get("model"), "version": server.get("version")},
     )
+    for name in ("status", "http_status"):
+        if name in model_request:
+            made[name] = model_request[name]
+    return made
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _ids(value: Any) -> list[int]:
+    return value if isinstance(value, list) else []
+
+
+def _logprobs(told: Mapping[str, Any]) -> list[float] | None:
+    """Of the completions' schema, or of the chat's."""
+    found = told.get("token_logprobs")
+    if isinstance(content := told.get("content"), list):
+        found = [_mapping(each).get("logprob") for each in content]
+    if not isinstance(found, list) or not all(isinstance(each, int | float) and math.isfinite(each) for each in found):
+        return None
+    return [float(each) for each in found]
 
 
 def _model_request(sampled: Sampled) -> dict[str, Any]:

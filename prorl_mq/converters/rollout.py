@@ -49,10 +49,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         expectation the mean over all trained tokens of the sample. A loss that averages over the tokens of a batch is
         not: it prefers long rows.
         """
-        digest = hashlib.blake2b(self.sample.job_id.encode(), digest_size=8).digest()
-        at = int.from_bytes(digest) / 2**64
-        ends = itertools.accumulate(row.share for row in self.rows)
-        return next((place for place, end in enumerate(ends) if at < end), len(self.rows) - 1)
+        return draw(self.sample.job_id, [row.share for row in self.rows])
 
     @property
     def segments(self) -> list[tuple[int, Segment]]:
@@ -95,6 +92,13 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: Sequence[float | None]
     version: int | None  # of the policy, at the end, where the backend told it as a whole number
     turn: Turn
+
+
+def draw(name: str, shares: Sequence[float]) -> int:
+    """A place in `shares`, drawn as often as each says: the same for the same name."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    at = int.from_bytes(digest) / 2**64 * sum(shares)
+    return next((place for place, end in enumerate(itertools.accumulate(shares)) if at < end), len(shares) - 1)
 
 
 def rollout(task_id: str, sample: SampleRecord, trajectory: Trajectory | None) -> Rollout:

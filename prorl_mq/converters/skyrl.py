@@ -5,17 +5,21 @@
 | prompt_token_ids, response_ids, loss_masks | the segment |
 | rollout_logprobs | the segment's; 0.0 where the mask is 0 |
 | rewards | the sample's reward; of several segments the last one's, 0.0 before it |
-| stop_reasons | `length` if a limit ended the rollout, else `stop` |
+| stop_reasons | `length` if a limit ended the rollout, else `stop`; `error` for one that was lost |
 | trajectory_ids | the task and the sample's place in its group: `TrajectoryID(**each)` |
 | trajectory_generation_times | seconds of RUN, or of its turns |
 | trajectory_time_splits | of these, seconds of the backend and of tools |
-| is_last_step | None; once a rollout has several segments, SkyRL's step-wise form: a row a segment |
+| is_last_step | in SkyRL's step-wise form, where each row of a sample is an entry; else None, and one row is drawn |
+
+A sample that was lost is one token of mask 0, as in SkyRL's own integrations. SkyRL would count its reward of 0 in the
+baseline of its prompt: mask the whole prompt (`lost` is every sample of it).
 """
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
-from prorl_mq.converters.rollout import Rollout, logprobs
+from prorl_mq.converters.limits import FittedRow, drawn, fitted
+from prorl_mq.converters.rollout import Rollout
 
 
 class TrajectoryID(TypedDict):
@@ -33,7 +37,7 @@ class GeneratorOutput(TypedDict):
     rewards: list[float]
     loss_masks: list[list[int]]
     stop_reasons: list[str]
-    rollout_metrics: None
+    rollout_metrics: dict[str, float] | None
     rollout_logprobs: list[list[float]]
     trajectory_ids: list[TrajectoryID]
     trajectory_generation_times: list[float]
@@ -46,36 +50,63 @@ class GeneratorOutput(TypedDict):
     image_grid_thw: None
 
 
-def output(rollouts: Sequence[Rollout]) -> GeneratorOutput:
-    """All rollouts, each with its rows next to each other."""
-    rows = [(rollout, number, segment) for rollout in rollouts for number, segment in rollout.segments]
-    last = [number == rollout.segments[-1][0] for rollout, number, _ in rows]
-    llm = [sum(turn.llm_seconds for turn in rollout.trajectory.turns) for rollout, _, _ in rows]
-    tools = [_tool_seconds(rollout) for rollout, _, _ in rows]
+class _Row(NamedTuple):
+    rollout: Rollout | None  # None: it was lost
+    fit: FittedRow | None
+    last: bool
+
+
+def output(rollouts: Sequence[Rollout | None], *, step_wise: bool | None = None) -> GeneratorOutput:
+    """All rollouts, each with its rows next to each other. None stands for one that was lost.
+
+    Without `step_wise` the form is step-wise if a rollout has several rows.
+    """
+    fits = [fitted(each) if each else [] for each in rollouts]
+    wise = any(len(each) > 1 for each in fits) if step_wise is None else step_wise
+    rows: list[_Row] = []
+    for rollout, fit in zip(rollouts, fits, strict=True):
+        if rollout is None:
+            rows.append(_Row(None, None, last=True))
+        else:
+            kept = fit if wise else [drawn(rollout, fit)]
+            rows += [_Row(rollout, each, last=each is kept[-1]) for each in kept]
+    llm = [sum(turn.llm_seconds for turn in row.rollout.trajectory.turns) if row.rollout else 0.0 for row in rows]
+    tools = [_tool_seconds(row.rollout) for row in rows]
     return GeneratorOutput(
-        prompt_token_ids=[list(segment.prompt_ids) for _, _, segment in rows],
-        response_ids=[list(segment.response_ids) for _, _, segment in rows],
-        rewards=[rollout.reward if is_last else 0.0 for (rollout, _, _), is_last in zip(rows, last, strict=True)],
-        loss_masks=[list(segment.loss_mask) for _, _, segment in rows],
-        stop_reasons=["length" if rollout.trajectory.truncated_by else "stop" for rollout, _, _ in rows],
+        prompt_token_ids=[row.fit.prompt_ids if row.fit else [0] for row in rows],
+        response_ids=[row.fit.response_ids if row.fit else [0] for row in rows],
+        rewards=[row.rollout.reward if row.rollout and row.last else 0.0 for row in rows],
+        loss_masks=[row.fit.loss_mask if row.fit else [0] for row in rows],
+        stop_reasons=[_stop_reason(row.rollout) for row in rows],
         rollout_metrics=None,
-        rollout_logprobs=[logprobs(segment) for _, _, segment in rows],
-        trajectory_ids=[
-            TrajectoryID(instance_id=rollout.task_id, repetition_id=rollout.sample.index) for rollout, _, _ in rows
-        ],
+        rollout_logprobs=[row.fit.logprobs if row.fit else [0.0] for row in rows],
+        trajectory_ids=[_trajectory_id(row.rollout) for row in rows],
         trajectory_generation_times=[
-            rollout.sample.seconds.get("run", model + tool)
-            for (rollout, _, _), model, tool in zip(rows, llm, tools, strict=True)
+            row.rollout.sample.seconds.get("run", model + tool) if row.rollout else 0.0
+            for row, model, tool in zip(rows, llm, tools, strict=True)
         ],
         trajectory_time_splits={"llm": llm, "env": tools},
         rollout_expert_indices=None,
         rollout_sample_support=None,
-        is_last_step=None if all(last) else last,
+        is_last_step=[row.last for row in rows] if wise else None,
         env_metrics=None,
         pixel_values=None,
         image_grid_thw=None,
     )
 
 
-def _tool_seconds(rollout: Rollout) -> float:
-    return sum(call.seconds for turn in rollout.trajectory.turns for call in turn.tool_calls)
+def _stop_reason(rollout: Rollout | None) -> str:
+    if rollout is None:
+        return "error"
+    return "length" if rollout.trajectory.truncated_by else "stop"
+
+
+def _trajectory_id(rollout: Rollout | None) -> TrajectoryID:
+    if rollout is None:
+        return TrajectoryID(instance_id="lost", repetition_id=0)
+    return TrajectoryID(instance_id=rollout.task_id, repetition_id=rollout.sample.index)
+
+
+def _tool_seconds(rollout: Rollout | None) -> float:
+    turns = rollout.trajectory.turns if rollout else ()
+    return sum(call.seconds for turn in turns for call in turn.tool_calls)

@@ -12,14 +12,15 @@
 | extra_fields | first and last policy version as verl names them; raw log-probabilities; what tells segments apart |
 
 A rollout of several segments is several outputs, its rows. `share` in `extra_fields` is the weight of a row where a
-loss averages each row first; where it averages tokens, a row's weight is 1. verl's own loop takes one output a sample:
-it is given number `rollout.drawn`.
+loss averages each row first; where it averages tokens, a row's weight is 1. Lengths are verl's `rollout.prompt_length`
+and `rollout.response_length`: what it pads to.
 """
 
 import itertools
 from typing import Any, TypedDict
 
-from prorl_mq.converters.rollout import Rollout, logprobs, pieces, versions
+from prorl_mq.converters.limits import FittedRow, fitted
+from prorl_mq.converters.rollout import Rollout, pieces, versions
 
 
 class Metrics(TypedDict):
@@ -44,22 +45,23 @@ class AgentLoopOutput(TypedDict):
     extra_fields: dict[str, Any]
 
 
-def outputs(rollout: Rollout) -> list[AgentLoopOutput]:
-    """One output a segment. Raises `NotTrainable` for a trajectory without turns."""
-    return [_output(rollout, number) for number, _ in rollout.segments]
+def outputs(
+    rollout: Rollout, *, prompt_length: int | None = None, response_length: int | None = None
+) -> list[AgentLoopOutput]:
+    """One output a row that has a trained token within the lengths. Raises `NotTrainable` where there is none."""
+    rows = fitted(rollout, prompt_length=prompt_length, response_length=response_length)
+    return [_output(rollout, row, last=row is rows[-1]) for row in rows]
 
 
-def _output(rollout: Rollout, number: int) -> AgentLoopOutput:
-    segment = rollout.trajectory.segments[number]
-    found = pieces(rollout.trajectory, number)
+def _output(rollout: Rollout, fit: FittedRow, *, last: bool) -> AgentLoopOutput:
+    found = pieces(rollout.trajectory, fit.row.segment)
     turns = [piece.turn for piece in found]
     answers = sum(after.start > before.end for before, after in itertools.pairwise(found))
-    last = number == rollout.segments[-1][0]
     return AgentLoopOutput(
-        prompt_ids=list(segment.prompt_ids),
-        response_ids=list(segment.response_ids),
-        response_mask=list(segment.loss_mask),
-        response_logprobs=logprobs(segment),
+        prompt_ids=fit.prompt_ids,
+        response_ids=fit.response_ids,
+        response_mask=fit.loss_mask,
+        response_logprobs=fit.logprobs,
         reward_score=rollout.reward,
         num_turns=1 + len(found) + answers,
         metrics=Metrics(
@@ -68,26 +70,27 @@ def _output(rollout: Rollout, number: int) -> AgentLoopOutput:
             compute_score=rollout.sample.seconds.get("eval", 0.0) if last else 0.0,
             num_preempted=-1,  # not told
         ),
-        extra_fields=_extra_fields(rollout, number),
+        extra_fields=_extra_fields(rollout, fit),
     )
 
 
-def _extra_fields(rollout: Rollout, number: int) -> dict[str, Any]:
+def _extra_fields(rollout: Rollout, fit: FittedRow) -> dict[str, Any]:
     """The same keys for every sample: verl makes a column of each."""
-    row = next(each for each in rollout.rows if each.segment == number)
-    first, last = versions([rollout.trajectory.segments[number]]) or (None, None)
+    segment = rollout.trajectory.segments[fit.row.segment]
+    first, last = versions([segment]) or (None, None)
     return {
         "min_global_steps": first,
         "max_global_steps": last,
         "turn_scores": [],
         "tool_rewards": [],
+        "reward_extra_info": {},  # verl reads it of each output but the last
         "job_id": rollout.sample.job_id,
         "outcome": str(rollout.sample.outcome),
         "stop_reason": rollout.trajectory.stop_reason,
-        "truncated_by": rollout.trajectory.truncated_by,
-        "raw_logprobs": rollout.trajectory.segments[number].raw_logprobs,
-        "segment": number,
-        "segments": len(rollout.segments),
-        "row": row.row,
-        "share": row.share,
+        "truncated_by": "length" if fit.cut else rollout.trajectory.truncated_by,
+        "raw_logprobs": segment.raw_logprobs,
+        "segment": fit.row.segment,
+        "segments": fit.row.rows,
+        "row": fit.row.row,
+        "share": fit.share,
     }

@@ -26,6 +26,7 @@ def test_tool_turns_are_masked_and_counted() -> None:
             "max_global_steps": 8,
             "turn_scores": [],
             "tool_rewards": [],
+            "reward_extra_info": {},
             "job_id": "run.b.g.0",
             "outcome": "completed",
             "stop_reason": "answer",

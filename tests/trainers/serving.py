@@ -1,39 +1,42 @@
-"""What tests of bridges share: an example as a user's trainer imports it, and a worker that ends what it asked for."""
+"""What tests of bridges share: rows of data sets, and a worker that ends what they asked for."""
 
 import asyncio
 import contextlib
-import importlib.util
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from prorl_mq.schema.codec import decode_any
 from prorl_mq.schema.ids import group_of
+from prorl_mq.schema.items import Held
+from prorl_mq.schema.messages import Outcome
 from tests.api.service import SOURCE, Worker
 from tests.converters.made import with_tools
+from workers.handlers.rows import ground_truth, question_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "trainers"
+MATH = "openai/gsm8k"
+LOST: Mapping[str, Any] = {"outcome": Outcome.INFRA_ERROR, "reward": None}
 
 
-def bridge(name: str) -> Any:
-    """An example, as a user's trainer imports it."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made
-    spec.loader.exec_module(made)
-    return made
+async def asked(worker: Worker, held: Held) -> float:
+    """What a job's row asks for as its reward: its question, or its answer as its family reads it."""
+    keys, group = worker.keys, group_of(held.ref)
+    spec = decode_any(await worker.store.read("GET", keys.open(group)))
+    if spec["data_source"] != MATH:
+        return float(spec["payload"]["question"])
+    sealed = decode_any(await worker.store.read("GET", keys.sealed(group)))
+    assert question_of(spec["payload"]).startswith("What is ")
+    return float(ground_truth(sealed))
 
 
 async def serve(worker: Worker, count: int, **ending: Any) -> None:
-    """Ends jobs with the number that their question is as reward."""
+    """Ends jobs with the reward that their row asks for; those that ask for less than 0 are lost."""
     for _ in range(count):
         held = await worker.in_run()
-        spec = decode_any(await worker.store.read("GET", worker.keys.open(group_of(held.ref))))
-        reward = float(spec["payload"]["question"])
-        await worker.finish(held, **{"reward": reward, "trajectory": with_tools().trajectory, **ending})
+        reward = await asked(worker, held)
+        ended = dict(LOST) if reward < 0 else {"reward": reward}
+        await worker.finish(held, **{"trajectory": with_tools().trajectory, **ended, **ending})
 
 
 @contextlib.asynccontextmanager
@@ -50,3 +53,14 @@ def question(number: float) -> dict[str, str]:
 def row(number: float, task_id: str = "t") -> dict[str, Any]:
     """A row of a data set that names its task."""
     return {"prorl": {"task_id": task_id, "data_source": SOURCE, "payload": question(number)}}
+
+
+def standard(number: float, index: int = 0) -> dict[str, Any]:
+    """A row as verl's preprocessing writes it."""
+    return {
+        "data_source": MATH,
+        "prompt": [{"role": "user", "content": f"What is {number}?"}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(number)},
+        "extra_info": {"split": "train", "index": index, "answer": f"#### {number}"},
+    }

@@ -12,12 +12,10 @@ import httpx
 import pytest
 
 from prorl_mq.schema.messages import Outcome
-from prorl_mq.store.server.connection import RedisSettings, connect
-from tests.api.process import started
-from tests.api.service import Worker, announce_source
+from tests.api.service import Worker
 from tests.converters.made import compacted
 from tests.converters.published import importable
-from tests.trainers.serving import EXAMPLES, row, serving
+from tests.trainers.serving import row, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +23,7 @@ pytestmark = pytest.mark.anyio
 @contextlib.asynccontextmanager
 async def bridge_at(url: str) -> AsyncIterator[str]:
     """Started as its page says, on a free port."""
-    command = (sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", "agent_lightning_server:app")
+    command = (sys.executable, "-m", "uvicorn", "--port", "0", "prorl_mq.bridges.agent_lightning:app")
     process = await asyncio.create_subprocess_exec(*command, env={**os.environ, "PRORL_URL": url}, stderr=PIPE)
     assert process.stderr is not None
     try:
@@ -41,27 +39,9 @@ async def bridge_at(url: str) -> AsyncIterator[str]:
 
 
 @pytest.fixture(scope="module")
-async def url(redis_server: RedisSettings) -> AsyncIterator[str]:
-    """One service for all tests here: they tell their rollouts apart by themselves."""
-    client = connect(redis_server)
-    await client.execute_command("FLUSHALL")
-    await client.aclose()
-    await announce_source(redis_server)
-    async with started(redis_server) as (_, address):
-        yield address
-
-
-@pytest.fixture(scope="module")
 async def bridge(url: str) -> AsyncIterator[str]:
     async with bridge_at(url) as address:
         yield address
-
-
-@pytest.fixture
-async def worker(redis_server: RedisSettings, url: str) -> AsyncIterator[Worker]:
-    del url
-    async with Worker(redis_server) as each:
-        yield each
 
 
 @pytest.fixture
@@ -168,3 +148,49 @@ async def test_rows_without_a_task_are_refused_all_together(calls: httpx.AsyncCl
     rows = [{"rollout_id": "good", "input": row(0.5)}, {"rollout_id": "bad", "input": {"question": "?"}}]
     assert (await calls.post("/api/rollouts", json=rows)).status_code == 422
     assert (await calls.get("/api/rollouts/good")).status_code == 404
+
+
+async def test_events_of_others_without_log_probabilities_do_not_break_triplets(
+    calls: httpx.AsyncClient, worker: Worker
+) -> None:
+    """As its gateway records them: a refused request, a chat answer without, one whose log-probabilities are null."""
+    async with serving(worker, 1):
+        await calls.post("/api/rollouts", json=[{"rollout_id": "foreign", "input": row(0.5)}])
+        async with asyncio.timeout(60):
+            while (await calls.get("/api/rollouts/foreign")).json()["rollout"]["status"]["state"] != "succeeded":
+                await asyncio.sleep(0.05)
+    choice = {"message": {"content": "x"}, "token_ids": [3, 4]}
+    chat = {"content": [{"logprob": -0.5}, {"logprob": None}]}
+    foreign: list[dict[str, Any]] = [
+        {"response": {"error": "no"}, "http_status": 503, "status": "error"},
+        {"response": {"prompt_token_ids": [1], "choices": [choice]}},
+        {"response": {"choices": [{**choice, "prompt_token_ids": [1], "logprobs": chat}]}, "server": None},
+        {"response": [{"choices": []}]},
+        {},
+    ]
+    for data in foreign:
+        body = {"event_type": "model_request", "data": data}
+        assert (await calls.post("/api/rollouts/foreign/attempt/0/events", json=body)).status_code == 200
+    answer = await calls.get("/api/rollouts/foreign/events", params={"format": "triplet"})
+    assert answer.status_code == 200
+    told = [each["data"] for each in answer.json() if each["event_type"] == "model_request"]
+    assert [each["response_log_probs"] is None for each in told] == [False] * 3 + [True] * 5
+    assert (told[5]["prompt_token_ids"], told[5]["response_token_ids"]) == ([1], [3, 4])
+    assert (told[3]["status"], told[3]["http_status"]) == ("error", 503)
+
+
+async def test_the_asynchronous_mode_pauses_the_run_and_resumes_it(
+    manager: Any, calls: httpx.AsyncClient, worker: Worker
+) -> None:
+    """As its asynchronous trainer does around new weights: it waits until nothing is in flight."""
+    post = manager.client.post_with_retry
+    paused = (await asyncio.to_thread(post, "/proxy/pause", json={"reason": "step=1"})).json()
+    assert (paused["paused"], paused["reason"]) == (True, "step=1")
+    assert (await calls.get("/proxy/state")).json() == {**paused, "inflight": 0}
+    await calls.post("/api/rollouts", json=[{"rollout_id": "held", "input": row(0.5)}])
+    assert (await calls.get("/proxy/state")).json()["inflight"] == 0
+    assert (await calls.get("/api/rollouts/held")).json()["rollout"]["status"]["state"] == "queuing"
+    assert (await asyncio.to_thread(post, "/proxy/resume")).json()["paused"] is False
+    async with serving(worker, 1), asyncio.timeout(60):
+        while (await calls.get("/api/rollouts/held")).json()["rollout"]["status"]["state"] != "succeeded":
+            await asyncio.sleep(0.05)

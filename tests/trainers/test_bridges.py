@@ -1,44 +1,47 @@
 """Bridges give trainers what they asked for, in their order and their types, by a real API."""
 
-import abc
 import asyncio
-import dataclasses
-import sys
 import types
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pydantic
 import pytest
 
+from prorl_mq import bridges
+from prorl_mq.bridges import nemo_gym, trl
+from prorl_mq.bridges.tasks import task_of
+from prorl_mq.bridges.theirs import imported
 from prorl_mq.client import AsyncClient
-from prorl_mq.client.rollouts import Rollouts, close_shared
-from prorl_mq.errors import NotTrainable
-from prorl_mq.schema.messages import Outcome, Task
+from prorl_mq.client.rollouts import Rollouts, sampling_of
+from prorl_mq.errors import InvalidBatch, InvalidTask, NotTrainable
+from prorl_mq.schema.messages import Task
 from tests.api.service import SOURCE, Worker
-from tests.converters.made import compacted
+from tests.converters.made import ALL
 from tests.converters.published import published
-from tests.converters.test_skyrl import accepted
-from tests.trainers.serving import EXAMPLES, bridge, question, serving
+from tests.trainers.serving import LOST, MATH, question, row, serving, standard
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_samples_come_to_the_call_that_asked_and_are_acknowledged(url: str, worker: Worker) -> None:
-    async with serving(worker, 5), AsyncClient(url) as client, Rollouts(client, "r") as rollouts:
+    async with serving(worker, 5), AsyncClient(url) as client, Rollouts(client, "five") as rollouts:
         tasks = [Task(task_id=f"t{n}", data_source=SOURCE, payload=question(n)) for n in range(2)]
         one, two = await asyncio.gather(rollouts.of(tasks[0], n=2), rollouts.of(tasks[1], n=3))
         assert [[each.reward for each in found] for found in (one, two)] == [[0.0, 0.0], [1.0, 1.0, 1.0]]
-        [run] = await client.runs()
+        [run] = [each for each in await client.runs() if each.run_id == "five"]
         assert (run.unacked_groups, run.in_flight) == (0, 0)
 
 
-async def test_a_sample_that_infrastructure_lost_is_never_made_up(url: str, worker: Worker) -> None:
-    lost = {"outcome": Outcome.INFRA_ERROR, "reward": None}
-    async with serving(worker, 2, **lost), AsyncClient(url) as client, Rollouts(client, "r") as rollouts:
-        with pytest.raises(NotTrainable, match="0 of 1 samples"):
+async def test_a_sample_that_infrastructure_lost_is_never_made_up_and_the_message_says_why(
+    url: str, worker: Worker
+) -> None:
+    async with serving(worker, 2, **LOST), AsyncClient(url) as client, Rollouts(client, "r") as rollouts:
+        with pytest.raises(NotTrainable, match=r"'t' \(echo\): 0 of 1 samples.* ended infra_error"):
             await rollouts.of(Task(task_id="t", data_source=SOURCE, payload=question(1)))
 
 
@@ -52,128 +55,105 @@ async def test_a_call_that_is_cancelled_ends_its_rollouts(url: str, worker: Work
         assert asked.cancelled()
 
 
-def verl() -> types.ModuleType:
-    """Its types, register and base class as published; only what would load a tokenizer is left out."""
-    foreign = ("DictConfig", "LLMServerClient", "AutoTokenizer", "AutoProcessor", "RLHFDataset")
-    given: dict[str, Any] = {
-        **dict.fromkeys(foreign, Any),
-        "Image": types.SimpleNamespace(Image=Any),
-        "torch": types.SimpleNamespace(Tensor=Any),
-        "BaseModel": pydantic.BaseModel,
-        "Any": Any,
-        "Optional": typing.Optional,
-        "ABC": abc.ABC,
-        "abstractmethod": abc.abstractmethod,
-        "create_continuous_token_builder": lambda *_, **__: None,
-        "get_event_loop": asyncio.get_running_loop,
-        "_agent_loop_registry": {},
-        "__name__": __name__,
-    }
-    wanted = ["AgentLoopMetrics", "AgentLoopOutput", "AgentLoopBase", "DictConfigWrap", "register"]
-    found = published("verl/experimental/agent_loop/agent_loop.py", wanted, given)
-    module = types.ModuleType("verl_as_published")
-    vars(module).update({name: found[name] for name in [*wanted, "_agent_loop_registry"]})
-    return module
+async def test_leaving_ends_what_was_asked_for_and_has_not_come(url: str, worker: Worker) -> None:
+    """A sibling's failure leaves a gather behind whose other calls nobody waits for."""
+    async with asyncio.timeout(100), AsyncClient(url) as client:
+        async with Rollouts(client, "r") as rollouts:
+            asked = asyncio.create_task(rollouts.of(Task(task_id="t", data_source=SOURCE, payload=question(1))))
+            held = await worker.in_run()
+        await worker.stop(held)
+        with pytest.raises(NotTrainable, match="nobody reads the results of run 'r'"):
+            await asked
 
 
-def verls_worker(theirs: types.ModuleType) -> dict[str, Any]:
-    """What its worker gives to every agent loop that it makes."""
-    rollout = types.SimpleNamespace(rollout=types.SimpleNamespace())
-    config = types.SimpleNamespace(actor_rollout_ref=rollout)
-    plain = dict.fromkeys(("server_manager", "tokenizer", "processor", "hf_model_type", "dataset_cls", "tools"))
-    return {**plain, "trainer_config": theirs.DictConfigWrap(config), "data_config": theirs.DictConfigWrap({})}
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({"repetition_penalty": 1.1}, "repetition_penalty=1.1: set it to 1"), ({"stop": ["x"]}, "stop=")],
+)
+def test_a_parameter_that_would_change_what_is_sampled_is_refused_by_name(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidBatch, match=told):
+        sampling_of(given)
 
 
-async def test_verls_agent_loop_makes_its_output(url: str, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRORL_URL", url)
-    made, theirs = bridge("verl_agent_loop"), verl()
-    loop = made.agent_loop(theirs)(**verls_worker(theirs))
-    assert isinstance(loop, theirs.AgentLoopBase)
-    assert theirs._agent_loop_registry == {"prorl": {"_target_": "verl_agent_loop.ProrlAgentLoop"}}
-    row = {"data_source": SOURCE, "extra_info": {"index": 7, **question(0.5)}, "raw_prompt": []}
-    async with serving(worker, 1):
-        output = await loop.run({"temperature": 0.7, "top_p": 1.0, "repetition_penalty": 1.0, "logprobs": True}, **row)
-    assert isinstance(output, theirs.AgentLoopOutput)
-    assert (output.reward_score, output.prompt_ids, sum(output.response_mask)) == (0.5, [1, 2], 8)
-    await close_shared()
+def test_neutral_parameters_and_those_of_engines_are_left_out() -> None:
+    made = sampling_of({"repetition_penalty": 1.0, "min_p": 0.0, "stop": [], "logprobs": 1, "max_tokens": 7})
+    assert (made.max_tokens_per_turn, made.max_tokens) == (7, 32768)
 
 
-@pytest.fixture
-def skyrl(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The bridge, which finds SkyRL's interface and ids as published."""
-    names = {"ABC": abc.ABC, "abstractmethod": abc.abstractmethod, "dataclass": dataclasses.dataclass}
-    given = {**names, **dict.fromkeys(("GeneratorInput", "GeneratorOutput"), Any), "__name__": __name__}
-    parts = ["skyrl", "train", "generators", "base"]
-    for place in range(1, len(parts) + 1):
-        module = types.ModuleType(".".join(parts[:place]))
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    wanted = ["GeneratorInterface", "TrajectoryID"]
-    found = published("/".join(parts) + ".py", wanted, given)
-    vars(module).update({name: found[name] for name in wanted})
-    return bridge("skyrl_generator")
+def test_a_row_of_verl_or_skyrl_is_a_task_of_its_family() -> None:
+    made = task_of({**standard(4.0, 7), "uid": "u", "raw_prompt": np.array([{"role": "user", "content": "What?"}])})
+    assert (made.task_id, made.data_source) == ("train-7", MATH)
+    assert made.payload["prompt"] == [{"role": "user", "content": "What?"}]
+    assert made.payload["reward_model"]["ground_truth"] == "4.0"
+    spec = {"data_source": "x", "question": "q", "reward_spec": {"method": "rule", "ground_truth": np.float64(2)}}
+    assert task_of(spec, {"x": "math"}).data_source == "math"
+    assert task_of(spec).payload == {"prompt": "q", "reward_model": {"method": "rule", "ground_truth": 2.0}}
+    assert task_of({"data_source": "s", "prompt": "p", "answer": 0}).payload["reward_model"] == {"ground_truth": 0}
 
 
-async def test_skyrls_generator_keeps_order_and_count(skyrl: Any, url: str, worker: Worker) -> None:
-    generator = skyrl.ProrlGenerator(url)
-    assert isinstance(generator, skyrl.GeneratorInterface)
-    batch: dict[str, Any] = {
-        "prompts": [[], [], []],
-        "env_classes": [SOURCE] * 3,
-        "env_extras": [question(0.25), question(0.5), question(0.75)],
-        "sampling_params": {"temperature": 1.0, "max_generate_length": 64, "min_p": 0.0, "logprobs": 1},
-        "trajectory_ids": None,
-        "batch_metadata": types.SimpleNamespace(global_step=3, training_phase="train"),
-    }
-    async with serving(worker, 3):
-        made = await generator.generate(batch)
-    assert made["rewards"] == [0.25, 0.5, 0.75]
-    assert [each.to_string() for each in made["trajectory_ids"]] == ["prompt-0_0", "prompt-1_0", "prompt-2_0"]
-    accepted({**made, "trajectory_ids": list(map(vars, made["trajectory_ids"]))}, 3, step_wise=False)
-    asked = [types.SimpleNamespace(instance_id="a", repetition_id=n) for n in range(2)]
-    two = {**batch, "prompts": [[], []], "trajectory_ids": asked}
-    async with serving(worker, 2, trajectory=compacted().trajectory):
-        made = await generator.generate(two)
-    assert made["trajectory_ids"] == [asked[0], asked[0], asked[1], asked[1]]
-    assert (made["is_last_step"], made["rewards"]) == ([False, True] * 2, [0.0, 0.25, 0.0, 0.5])
+def test_a_row_without_an_answer_has_its_extra_info_as_payload_and_repeats_have_one_name() -> None:
+    made = [
+        task_of({"data_source": "g", "extra_info": {"seed": np.int64(3)}, "reward_model": {"ground_truth": ""}})
+        for _ in range(2)
+    ]
+    assert made[0].payload == {"seed": 3}
+    assert made[0].task_id == made[1].task_id
 
 
-async def test_trls_rollout_function_gives_samples_in_the_order_of_the_prompts(url: str, worker: Worker) -> None:
-    trl = bridge("trl_rollout_func")
-    args = types.SimpleNamespace(temperature=1.0, top_p=1.0, max_completion_length=64)
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"prompt": "p"}, "names no `data_source`"),
+        ({"prorl": {"task": "t"}}, "is not a task"),
+        ({"data_source": "s", "answer": 1}, "an answer and no prompt"),
+        ({"data_source": "s", "extra_info": {"image": object()}}, "holds a object"),
+    ],
+)
+def test_a_row_that_is_no_task_is_refused_with_the_reason(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidTask, match=told):
+        task_of(given)
 
-    def task_of(prompt: str) -> Task:
-        return Task(task_id=prompt, data_source=SOURCE, payload=question(float(prompt)))
 
-    func = trl.rollout_func(url, task_of)
-    prompts = ["0.5", "0.5", "0.25"]
-    async with serving(worker, 3):
-        made = await asyncio.to_thread(func, prompts, types.SimpleNamespace(args=args))
-    assert trl.rewards(completions=[], reward=made["reward"]) == [0.5, 0.5, 0.25]
-    lengths = {name: [len(each) for each in made[name]] for name in ("completion_ids", "logprobs", "env_mask")}
-    assert all(each == [13, 13, 13] for each in lengths.values())
-    assert made["prompt_ids"] == [[1, 2]] * 3
+@pytest.mark.parametrize("path", sorted(Path(bridges.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_a_bridge_stays_thin(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 230
+
+
+def test_a_trainer_that_is_not_there_is_named_with_what_to_install() -> None:
+    with pytest.raises(ImportError, match=r"needs verl>=0.9: pip install 'verl>=0.9'"):
+        imported("no_such_trainer.loop", "verl>=0.9")
 
 
 @pytest.fixture
-def gym(monkeypatch: pytest.MonkeyPatch, url: str) -> Any:
-    monkeypatch.setenv("PRORL_URL", url)
-    return bridge("nemo_gym_agent").app
+def gym(url: str) -> Any:
+    return nemo_gym.create_app(url)
 
 
-async def test_nemo_gyms_agent_answers_a_row_with_response_and_reward(gym: Any, worker: Worker) -> None:
-    row = {
-        "responses_create_params": {"input": [{"role": "user", "content": "?"}], "temperature": 1.0},
-        "prorl": {"task_id": "t", "data_source": SOURCE, "payload": question(0.75)},
-        "_ng_task_index": 3,
-    }
-    async with gym.router.lifespan_context(gym), serving(worker, 1):
-        transport = httpx.ASGITransport(gym)
-        async with httpx.AsyncClient(transport=transport, base_url="http://gym", timeout=90) as client:
-            answer = (await client.post("/run", json=row)).json()
-            wrong = await client.post("/run", json={"responses_create_params": {}})
-    assert wrong.status_code == 422
+@pytest.fixture
+def call(gym: Any) -> Callable[..., Any]:
+    async def post(path: str, body: Any) -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(gym), base_url="http://gym", timeout=90) as client:
+            return await client.post(path, json=body)
+
+    return post
+
+
+def of_gym(task: dict[str, Any]) -> dict[str, Any]:
+    return {"responses_create_params": {"input": [{"role": "user", "content": "What is it?"}]}, **task}
+
+
+async def test_nemo_gyms_agent_answers_a_row_with_response_and_reward(gym: Any, call: Any, worker: Worker) -> None:
+    asked = of_gym({**row(0.75), "_ng_task_index": 3})
+    async with gym.router.lifespan_context(gym), serving(worker, 2):
+        answer = (await call("/run", asked)).json()
+        plain = await call("/run", of_gym({"data_source": MATH, "expected_answer": "0.5"}))
+        wrong = await call("/run", {"responses_create_params": {}})
+        refused = await call("/run", of_gym({"data_source": "nobody", "expected_answer": "0.5"}))
+    assert (plain.status_code, plain.json()["reward"]) == (200, 0.5)
+    assert (wrong.status_code, refused.status_code) == (422, 422)
+    assert "nobody" in refused.json()["detail"]
     response = answer.pop("response")
-    assert answer == {**row, "reward": 0.75}
+    assert answer == {**asked, "reward": 0.75}
     trained = [item for item in response["output"] if "prompt_token_ids" in item]
     whole: list[int] = []
     for item in trained:
@@ -182,6 +162,101 @@ async def test_nemo_gyms_agent_answers_a_row_with_response_and_reward(gym: Any, 
     assert len(trained) == 3
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
-def test_a_bridge_stays_thin(path: Path) -> None:
-    assert len(path.read_text().splitlines()) < 150
+def nemo_rls_message_log(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """As its `_postprocess_nemo_gym_to_nemo_rl_result` makes one of an answer, by its source of August 2026."""
+    made: list[dict[str, Any]] = []
+    seen: list[int] = []
+    for item in response["output"]:
+        if not item.get("generation_token_ids"):
+            continue
+        assert seen == item["prompt_token_ids"][: len(seen)], "non-contiguous messages"
+        fresh = item["prompt_token_ids"][len(seen) :]
+        made.append({"role": "user", "token_ids": fresh})
+        answer = {"token_ids": item["generation_token_ids"], "generation_logprobs": item["generation_log_probs"]}
+        made.append({"role": "assistant", **answer})
+        seen += [*fresh, *item["generation_token_ids"]]
+    return made
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_nemo_rl_makes_the_drawn_row_of_an_answer_again(case: str) -> None:
+    found = ALL[case]()
+    log = nemo_rls_message_log(nemo_gym.response({}, found))
+    drawn = found.rows[found.drawn]
+    ids = [each for message in log for each in message["token_ids"]]
+    assert ids == [*drawn.prompt_ids, *drawn.response_ids][: len(ids)]
+    sampled = [each for message in log if message["role"] == "assistant" for each in message["generation_logprobs"]]
+    assert sampled == [each for each in drawn.logprobs if each is not None]
+
+
+def test_metrics_have_nemo_gyms_names_and_leave_masked_answers_out() -> None:
+    rewards = [(0, 0, 1.0), (0, 1, 0.0), (1, 0, 0.5), (1, 1, 0.5)]
+    answers = [{"_ng_task_index": task, "_ng_rollout_index": n, "reward": each} for task, n, each in rewards]
+    masked = {"_ng_task_index": 2, "_ng_rollout_index": 0, "reward": 9.0, "mask_sample": True}
+    made = nemo_gym.aggregated([*answers, masked])
+    first, second = made["group_level_metrics"]
+    assert (first["_ng_task_index"], first["mean/reward"], first["max/reward"], first["min/reward"]) == (0, 0.5, 1.0, 0)
+    assert first["std/reward"] == pytest.approx(0.5**0.5)
+    assert (second["median/reward"], second["std/reward"]) == (0.5, 0.0)
+    assert made["key_metrics"]["mean/reward"] == 0.5
+    assert (made["agent_metrics"]["coverage/masked_rollouts"], made["agent_metrics"]["num_repeats"]) == (1, 2)
+    names: dict[str, Any] = {name: getattr(typing, name) for name in ("Any", "Dict", "List", "Optional")}
+    given = {**names, "BaseModel": pydantic.BaseModel, "Field": pydantic.Field, "__name__": __name__}
+    theirs = published("nemo_gym/config_types.py", ["AggregateMetrics"], given)["AggregateMetrics"]
+    assert theirs(**made).key_metrics == made["key_metrics"]
+
+
+async def test_nemo_gyms_agent_aggregates_and_refuses_what_it_cannot_read(gym: Any, call: Any) -> None:
+    async with gym.router.lifespan_context(gym):
+        made = await call("/aggregate_metrics", {"verify_responses": [{"_ng_task_index": 0, "reward": 1.0}]})
+        wrong = await call("/aggregate_metrics", {"verify_responses": 3})
+    assert (made.status_code, made.json()["key_metrics"]) == (200, {"mean/reward": 1.0})
+    assert wrong.status_code == 422
+
+
+async def test_nemo_gyms_agent_has_no_reward_for_a_lost_sample_and_the_answer_can_be_repeated(
+    gym: Any, call: Any, worker: Worker
+) -> None:
+    async with gym.router.lifespan_context(gym), serving(worker, 2, **LOST):
+        lost = await call("/run", of_gym(row(1)))
+    assert (lost.status_code, lost.headers["retry-after"]) == (503, "1")
+    assert "infra_error" in lost.json()["detail"]
+
+
+def of_trl(url: str) -> Callable[..., Any]:
+    return trl.rollout_func(url, lambda each: Task(task_id=each, data_source=SOURCE, payload=question(float(each))))
+
+
+async def test_trls_rollout_function_gives_samples_in_the_order_of_the_prompts(url: str, worker: Worker) -> None:
+    args = types.SimpleNamespace(temperature=1.0, top_p=1.0, top_k=0, repetition_penalty=1.0, max_completion_length=8)
+    async with serving(worker, 3):
+        made = await asyncio.to_thread(of_trl(url), ["0.5", "0.5", "0.25"], types.SimpleNamespace(args=args))
+    assert trl.rewards(completions=[0] * 3, reward=made["reward"]) == [0.5, 0.5, 0.25]
+    lengths = {name: [len(each) for each in made[name]] for name in ("completion_ids", "logprobs", "env_mask")}
+    assert all(each == [7, 7, 7] for each in lengths.values())  # of 13, the rest is beyond TRL's length
+    assert made["prompt_ids"] == [[1, 2]] * 3
+
+
+async def test_a_sample_that_trl_loses_has_no_reward_and_no_part_in_a_baseline(url: str, worker: Worker) -> None:
+    args = types.SimpleNamespace(temperature=1.0, top_p=1.0, max_completion_length=64)
+    async with serving(worker, 5):
+        made = await asyncio.to_thread(of_trl(url), ["-1", "0.25"], types.SimpleNamespace(args=args))
+        assert made["reward"] == [None, 0.25]
+        assert [sum(mask) for mask in made["env_mask"]] == [0, 8]
+        with pytest.raises(NotTrainable, match=r"no prompt of the batch.*infra_error"):
+            await asyncio.to_thread(of_trl(url), ["-1"], types.SimpleNamespace(args=args))
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo"])
+def test_rows_weigh_in_trls_losses_what_their_sample_weighs_with_one_row(loss_type: str) -> None:
+    """A loss of 1 for each trained token: its size does not depend on how a sample is divided into rows."""
+
+    def loss(rows: list[tuple[int, float]]) -> float:
+        counts = [count for count, _ in rows]
+        weights = trl.row_weights([share for _, share in rows], 2, loss_type)
+        if loss_type == "grpo":
+            return sum(weights) / len(rows)
+        size = sum(counts) if loss_type == "dapo" else len(rows) * 64
+        return sum(weight * count for weight, count in zip(weights, counts, strict=True)) / size
+
+    assert loss([(6, 0.6), (10, 1.0), (4, 0.4), (0, 0.0)]) == pytest.approx(loss([(10, 1.0), (10, 1.0)]))

@@ -12,8 +12,7 @@ import pytest
 
 from prorl_mq.schema.ids import group_of
 from tests.api.service import Worker
-from tests.converters.made import with_tools
-from tests.trainers.serving import EXAMPLES
+from tests.converters.made import compacted, with_tools
 from tests.vllm.server import state_directory
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("trl")]
@@ -33,22 +32,23 @@ def state() -> Path:
 
 
 async def graded(worker: Worker, count: int) -> Counter[str]:
-    """Ends jobs with their place in the group as reward; how many each group had."""
+    """Ends jobs with their place in the group as reward, the second with two rows; how many each group had."""
     seen: Counter[str] = Counter()
     for _ in range(count):
         held = await worker.in_run()
         seen[group_of(held.ref)] += 1
-        await worker.finish(held, float(held.ref.rpartition(":")[2]), trajectory=with_tools().trajectory)
+        place = int(held.ref.rpartition(":")[2])
+        await worker.finish(held, float(place), trajectory=(compacted() if place else with_tools()).trajectory)
     return seen
 
 
 async def test_a_grpo_trainer_learns_from_groups_of_the_service(
     state: Path, url: str, worker: Worker, tmp_path: Path
 ) -> None:
-    """Its repeats of a prompt are one group, its lengths count sampled tokens alone, and its weights move."""
+    """Its repeats of a prompt are one group, all rows of a sample have its advantage, and its weights move."""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (state / "trl/site-packages", ROOT, EXAMPLES))),
+        "PYTHONPATH": os.pathsep.join(map(str, (state / "trl/site-packages", ROOT))),
         "TRL_EXPERIMENTAL_SILENCE": "1",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
@@ -71,4 +71,8 @@ async def test_a_grpo_trainer_learns_from_groups_of_the_service(
     assert told["changed"] > 1e-3
     steps: list[dict[str, Any]] = [each for each in told["logs"] if "reward" in each]
     assert [each["reward"] for each in steps] == [0.5, 0.5]
-    assert [each["completions/mean_length"] for each in steps] == [8.0, 8.0]  # 13 tokens, of which 8 were sampled
+    assert [each["completions/mean_length"] for each in steps] == [34 / 8] * 2  # sampled tokens of six rows, two empty
+    for rows in told["made"][:8], told["made"][8:]:
+        assert sorted(tokens for tokens, _ in rows) == [0, 0, 3, 3, 6, 6, 8, 8]
+        assert len({advantage for tokens, advantage in rows if tokens in {3, 6}}) == 1
+        assert all((advantage < 0) == (tokens == 8) for tokens, advantage in rows if tokens)

@@ -9,10 +9,10 @@ import json
 import sys
 from pathlib import Path
 
-import trl_rollout_func
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from prorl_mq.bridges.trl import rewards, rollout_func, trainer_of
 from prorl_mq.schema.messages import Task
 
 sys.modules["vllm"] = None  # it is there, too, and TRL would spend its time on importing it
@@ -27,16 +27,27 @@ def main() -> None:
     url, model, out = sys.argv[1:]
     policy = AutoModelForCausalLM.from_pretrained(model)
     before = {name: weights.detach().clone() for name, weights in policy.named_parameters()}
-    trainer = GRPOTrainer(
+    made: list[tuple[int, float]] = []
+
+    class Watched(GRPOTrainer):
+        """What TRL's own loss is given: of each row its trained tokens, and its advantage."""
+
+        def _compute_loss(self, model, inputs):
+            mask = inputs["completion_mask"] * inputs["tool_mask"]
+            made.extend(zip(mask.sum(-1).tolist(), inputs["advantages"].tolist(), strict=True))
+            return super()._compute_loss(model, inputs)
+
+    trainer = trainer_of(Watched)(
         model=policy,
         processing_class=AutoTokenizer.from_pretrained(model),
         train_dataset=Dataset.from_list([{"prompt": str(number)} for number in range(4)]),
-        rollout_func=trl_rollout_func.rollout_func(url, task_of),
-        reward_funcs=[trl_rollout_func.rewards],
+        rollout_func=rollout_func(url, task_of),
+        reward_funcs=[rewards],
         args=GRPOConfig(
             output_dir=str(Path(out)),
             max_steps=2,
-            per_device_train_batch_size=4,
+            per_device_train_batch_size=1,
+            gradient_accumulation_steps=4,  # rows are divided into so many parts
             num_generations=2,
             max_completion_length=64,
             learning_rate=1e-2,
@@ -52,7 +63,7 @@ def main() -> None:
     print("ready", flush=True)
     trainer.train()
     changed = max((weights.detach() - before[name]).abs().max().item() for name, weights in policy.named_parameters())
-    print(json.dumps({"logs": trainer.state.log_history, "changed": changed}), flush=True)
+    print(json.dumps({"logs": trainer.state.log_history, "changed": changed, "made": made}), flush=True)
 
 
 if __name__ == "__main__":

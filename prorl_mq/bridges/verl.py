@@ -1,0 +1,96 @@
+"""verl 0.9: an agent loop whose rollouts the service makes.
+
+    - {name: prorl, _target_: prorl_mq.bridges.verl.ProrlAgentLoop, url: "http://127.0.0.1:8080", run_id: my-run}
+
+is the file that `actor_rollout_ref.rollout.agent.agent_loop_config_path` names; `agent_name: prorl` in the data set,
+or `default_agent_loop: prorl`, chooses it. Rows are those of `tasks`; `sources` in the file renames data sources.
+
+* Lengths: `rollout.prompt_length` and `rollout.response_length` are limits of the rollout, and rows are cut to them.
+* Rows: verl's own trainer (`trainer.use_v1`, the default) takes all rows of a sample and makes advantages of the last
+  one for all of them. With `loss_agg_mode: token-mean`, its default, a row's weight is 1. With a loss that averages
+  each sequence first, and in workers that take one sequence, it gets the one row that is drawn by its share of the
+  tokens.
+* A sample that was lost raises `NotTrainable` with the cause: verl's trainer then draws the prompt again. The worker
+  of `use_v1: false` gives up the batch.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from prorl_mq.bridges.tasks import task_of
+from prorl_mq.bridges.theirs import imported
+from prorl_mq.client.rollouts import sampling_of, shared
+from prorl_mq.converters import verl
+from prorl_mq.converters.rollout import Rollout, draw
+from prorl_mq.schema.messages import Sampling
+
+MODULE = "verl.experimental.agent_loop.agent_loop"
+
+
+def __getattr__(name: str) -> Any:
+    if name != "ProrlAgentLoop":
+        raise AttributeError(name)
+    made = agent_loop(imported(MODULE, "verl>=0.9"))
+    globals()[name] = made
+    return made
+
+
+def agent_loop(theirs: Any, module: str = __name__) -> type:
+    """The class for a module that has `AgentLoopBase`, `AgentLoopOutput` and `register`; `module`: where it is kept."""
+
+    class ProrlAgentLoop(theirs.AgentLoopBase):  # type: ignore[misc]
+        """One sample a call."""
+
+        def __init__(
+            self,
+            *args: Any,
+            url: str,
+            run_id: str = "verl",
+            token: str | None = None,
+            sources: Mapping[str, str] | None = None,
+            **kwargs: Any,
+        ) -> None:
+            super().__init__(*args, **kwargs)
+            self._url, self._run_id, self._token = url, run_id, token
+            self._sources = dict(sources or {})
+
+        async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
+            lengths = _lengths(self.config.actor_rollout_ref.rollout)
+            rollouts = await shared(self._url, self._run_id, token=self._token)
+            sampling = _sampling(sampling_params, lengths)
+            [found] = await rollouts.of(task_of(row, self._sources), sampling=sampling)
+            made = [theirs.AgentLoopOutput(**each) for each in rows(found, self.config, lengths)]
+            return made if _takes_rows(self.config) else made[0]
+
+    ProrlAgentLoop.__module__, ProrlAgentLoop.__qualname__ = module, "ProrlAgentLoop"  # by which verl imports it
+    registered: type = theirs.register("prorl")(ProrlAgentLoop)
+    return registered
+
+
+def rows(found: Rollout, config: Any, lengths: dict[str, int | None]) -> list[verl.AgentLoopOutput]:
+    """Those that verl gets of a sample: all, or one that is drawn."""
+    made = verl.outputs(found, **lengths)
+    if _takes_rows(config):
+        return made
+    return [made[draw(found.sample.job_id, [each["extra_fields"]["share"] for each in made])]]
+
+
+def _takes_rows(config: Any) -> bool:
+    """True where several outputs of a call are rows of one sample, each token of them with the same weight."""
+    trainer, actor = getattr(config, "trainer", None), getattr(config.actor_rollout_ref, "actor", None)
+    mode = getattr(actor, "loss_agg_mode", "token-mean")
+    return bool(getattr(trainer, "use_v1", False)) and mode in {"token-mean", "token-sum"}
+
+
+def _lengths(rollout: Any) -> dict[str, int | None]:
+    return {name: getattr(rollout, name, None) for name in ("prompt_length", "response_length")}
+
+
+def _sampling(given: Mapping[str, Any], lengths: dict[str, int | None]) -> Sampling:
+    prompt, response = lengths["prompt_length"], lengths["response_length"]
+    limits = {}
+    if response is not None:
+        limits = {"max_tokens": response, "max_tokens_per_turn": response}
+        if prompt is not None:
+            limits["max_context_tokens"] = max(16, prompt + response)
+    return sampling_of({name: value for name, value in given.items() if name != "logprobs"}, **limits)
