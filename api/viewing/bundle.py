@@ -7,7 +7,7 @@ themselves over: what is listed at once, what belongs to a job when its page is 
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -32,6 +32,7 @@ POLICY: Final = (
     "form-action 'none'"
 )
 IMPORT: Final = re.compile(r'^import (?:\* as (\w+)|\{([^}]*)\}) from "([^"]+)";\n', re.MULTILINE)
+LISTED: Final = re.compile(r"\bexport ?\{([^}]*)\};?(?=\s*(?://[^\n]*\s*)?$)")  # the end of a vendored module
 EXPORT: Final = re.compile(r"^export (const|function|async function|class) (\w+)", re.MULTILINE)
 
 
@@ -53,7 +54,8 @@ def bundle(source: Source, out: Path) -> str:
 
 def _write(source: Source, part: Path) -> int:
     (part / "data").mkdir(parents=True)
-    for name in ("style.css", "icon.svg"):
+    (part / "vendor").mkdir()
+    for name in ("style.css", "icon.svg", "vendor/uplot.css", "vendor/licences.txt"):
         shutil.copyfile(page.FILES / name, part / name)
     head = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
     head += '<meta name="prorl-view" content="bundle">\n'
@@ -193,8 +195,14 @@ def _take(folder: Path, name: str, done: dict[str, str]) -> None:
         whole, some, path = found.groups()
         return f"const {whole or '{' + some.replace(' as ', ': ') + '}'} = modules[{names[path]!r}];\n"
 
-    exported: Sequence[str] = [found[1] for found in EXPORT.findall(text)]
-    text = EXPORT.sub(r"\1 \2", IMPORT.sub(constant, text))
+    text = IMPORT.sub(constant, text)
+    if listed := LISTED.search(text):
+        pairs = [part.split(" as ") for part in listed[1].split(",")]
+        exported = [f"{pair[-1].strip()}: {pair[0].strip()}" for pair in pairs]
+        text = text[: listed.start()]
+    else:
+        exported = [found[1] for found in EXPORT.findall(text)]
+        text = EXPORT.sub(r"\1 \2", text)
     done[name] = f"{text}\nreturn {{ {', '.join(exported)} }};\n"
 
 
