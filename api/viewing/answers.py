@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from api.viewing.sources import Source, ViewedRun
+from api.vocabulary import vocabulary
 from prorl_mq.archive.table import WholeGroup
 from prorl_mq.errors import NotFound
 from prorl_mq.rules.group_views import closed_view
@@ -51,12 +52,7 @@ class FileAnswers:
                 full = query.get("full") == "true"
                 return trajectory_pages.outline(self.trajectory(job), after=after, limit=limit, full=full)
             case ["jobs", job, "tokens"]:
-                part: Literal["prompt", "response"] = "prompt" if query.get("part") == "prompt" else "response"
-                start, limit = _whole(query, "start", 0), _whole(query, "limit", 512, LIMITS["tokens"])
-                segment = _whole(query, "segment", 0)
-                return trajectory_pages.tokens(
-                    self.trajectory(job), segment=segment, part=part, start=start, limit=limit
-                )
+                return self._tokens(job, query)
         raise NotFound(f"a viewer of files has no /v1/{'/'.join(parts)}")
 
     def _of_run(self, run: str, what: str, query: Mapping[str, str]) -> Any:
@@ -77,6 +73,14 @@ class FileAnswers:
         if sample.job_id not in kept.trajectories:
             raise NotFound(f"job {job!r} has no trajectory there")
         return kept.trajectories[sample.job_id]
+
+    def _tokens(self, job: str, query: Mapping[str, str]) -> Any:
+        part: Literal["prompt", "response"] = "prompt" if query.get("part") == "prompt" else "response"
+        start, limit = _whole(query, "start", 0), _whole(query, "limit", 512, LIMITS["tokens"])
+        segment = _whole(query, "segment", 0)
+        found = trajectory_pages.tokens(self.trajectory(job), segment=segment, part=part, start=start, limit=limit)
+        known = vocabulary()
+        return found if known is None else replace(found, texts=known.texts(found.ids))
 
     def _timeline(self, job: str) -> Any:
         kept, sample = self._sample(job)

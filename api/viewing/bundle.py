@@ -135,7 +135,8 @@ def _of_trajectory(answers: FileAnswers, trajectory: Trajectory, job: str, found
     for start in range(0, max(1, count), TURNS):
         outline: Outline = _asked(answers, found, path, {"after": start, "limit": TURNS})
         for at, turn in enumerate(outline.turns):
-            texts = [turn.text, *([turn.reply] if turn.reply else [])]
+            texts = [turn.text, *filter(None, (turn.reply, turn.content, turn.reasoning))]
+            texts += (each.content for each in turn.following)
             texts += (part for call in turn.tool_calls for part in (call.arguments, call.result))
             if any(len(each.text) < each.characters for each in texts):
                 _asked(answers, found, path, {"after": turn.number, "full": "true", "limit": 1})
@@ -146,7 +147,9 @@ def _of_trajectory(answers: FileAnswers, trajectory: Trajectory, job: str, found
             elif outline.next is None:
                 end = len(trajectory.segments[turn.segment].response_ids)
             _ranges(answers, found, job, turn.segment, "response", turn.start, end)
-    if any(len(each.prompt_text) > CUT for each in trajectory.segments):
+    prompts = [each.prompt_text for each in trajectory.segments]
+    prompts += (one.content for each in trajectory.segments for one in each.messages)
+    if any(len(text) > CUT for text in prompts):
         _asked(answers, found, path, {"full": "true", "limit": 1})
     for number, segment in enumerate(trajectory.segments):
         _ranges(answers, found, job, number, "prompt", 0, len(segment.prompt_ids))

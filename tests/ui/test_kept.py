@@ -37,7 +37,7 @@ def walked(page: Page) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("Trajectory of kept:first-0:1")
     first = page.get_by_role("article").first
     expect(first).to_contain_text("I look first.")
-    first.get_by_role("button", name="Token ids").click()
+    first.get_by_role("button", name="Tokens").click()
     expect(first.locator(".token")).to_have_count(24)
 
 
