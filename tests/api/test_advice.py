@@ -24,8 +24,8 @@ Plant = Callable[[httpx.AsyncClient, Worker], Awaitable[None]]
 async def alive(worker: Worker, stage: str, slots: int, busy: int = 0, **more: str) -> None:
     """One more living worker, as its heartbeat would say."""
     name = f"{stage}-{slots}"
-    about: dict[str, str | int] = {"stage": stage, "node": "n1", "slots": slots, "busy": busy, "free": slots - busy, "pid": 1,
-             "started_ms": 1, **more}  # fmt: skip
+    about: dict[str, str | int] = {"stage": stage, "node": "n1", "slots": slots, "busy": busy, "free": slots - busy}
+    about |= {"pid": 1, "started_ms": 1, **more}
     await ask(worker.redis, "HSET", worker.keys.worker(name), *[each for pair in about.items() for each in pair])
     await ask(worker.redis, "ZADD", worker.keys.workers, LATER, name)
 
