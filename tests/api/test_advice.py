@@ -13,6 +13,7 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.service.advice.bottleneck import Advice
 from prorl_mq.store.images import records
 from prorl_mq.store.images.records import ImageRecord
+from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import ask
 from tests.api.service import Worker, batch
 
@@ -143,7 +144,7 @@ async def image(client: httpx.AsyncClient, worker: Worker) -> None:
 
 async def memory(client: httpx.AsyncClient, worker: Worker) -> None:
     await all_alive(worker)
-    used = int((await worker.redis.info("memory"))["used_memory"])
+    used = int((await fitness.info(worker.redis, "memory"))["used_memory"])
     await ask(worker.redis, "CONFIG", "SET", "maxmemory", int(used / 0.9))
     await submit(client, 2)
 

@@ -206,7 +206,7 @@ def _paused(facts: Facts) -> Iterator[_Found]:
 
 def _quotas(facts: Facts) -> list[RunStatus]:
     """Runs that a quota of their own holds back, if it does so to all that wait."""
-    held = [run for run in facts.held_back if "max_" in run.why]
+    held = [run for run in facts.held_back if "max_" in run.why or " at most " in run.why]
     return held if held and len(held) == len(facts.held_back) else []
 
 
