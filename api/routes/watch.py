@@ -51,7 +51,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 @operation("GET", "/v1/advice")
 async def advice(store: Store, tenant: TenantId) -> Advice:
-    """What limits the service now, in one sentence with its figures, and what to change."""
+    """One sentence on what limits the service now, with its figures, and what to change."""
     return await advise(store, tenant)
 
 

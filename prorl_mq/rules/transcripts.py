@@ -39,7 +39,7 @@ class Words:
         self._first, *self._others = (re.compile(re.escape(word), re.IGNORECASE) for word in found)
 
     def place(self, text: str) -> tuple[int, int] | None:
-        """Where the first word stands, if all of them do."""
+        """The place of the first word, if all of them stand there."""
         first = self._first.search(text)
         return first.span() if first and all(each.search(text) for each in self._others) else None
 

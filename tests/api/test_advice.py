@@ -145,8 +145,8 @@ async def image(client: httpx.AsyncClient, worker: Worker) -> None:
 async def memory(client: httpx.AsyncClient, worker: Worker) -> None:
     await all_alive(worker)
     used = int((await fitness.info(worker.redis, "memory"))["used_memory"])
-    await ask(worker.redis, "CONFIG", "SET", "maxmemory", int(used / 0.9))
     await submit(client, 2)
+    await ask(worker.redis, "CONFIG", "SET", "maxmemory", int(used / 0.9))
 
 
 async def few(client: httpx.AsyncClient, worker: Worker) -> None:

@@ -40,7 +40,7 @@ class Limit(StrEnum):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What limits now: a sentence with its figures, and what to change. `at_ms` is the time of the figures."""
+    """A sentence on what limits now, with its figures, and what to change. `at_ms` is the time of the figures."""
 
     limit: Limit
     says: str
@@ -49,8 +49,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the judgement rests on. `runs`: those that the reader may know by name."""
+class LimitFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts that the judgement rests on. `runs`: those that the reader may know by name."""
 
     now: Gauges
     runs: Sequence[RunStatus]
@@ -85,13 +85,13 @@ class _Found(msgspec.Struct, frozen=True):
     figures: Mapping[str, float]
 
 
-def judge(facts: Facts) -> Advice:
+def judge(facts: LimitFacts) -> Advice:
     """The first limit that the facts show."""
     found = next(found for rule in RULES for found in rule(facts))
     return Advice(limit=found.limit, says=found.says, change=found.change, figures=found.figures, at_ms=facts.now.at_ms)
 
 
-def _redis(facts: Facts) -> Iterator[_Found]:
+def _redis(facts: LimitFacts) -> Iterator[_Found]:
     used, limit = facts.now.memory_bytes, facts.now.memory_limit_bytes
     share = used / limit if limit else 0.0
     no_room = [run for run in facts.held_back if "Redis uses" in run.why]
@@ -105,7 +105,7 @@ def _redis(facts: Facts) -> Iterator[_Found]:
         )
 
 
-def _workers(facts: Facts) -> Iterator[_Found]:
+def _workers(facts: LimitFacts) -> Iterator[_Found]:
     for gauge in reversed(facts.now.stages):
         waiting = gauge.load.queued + (facts.backlog if gauge.stage is Stage.INIT else 0)
         if waiting and not gauge.workers:
@@ -118,7 +118,7 @@ def _workers(facts: Facts) -> Iterator[_Found]:
             )
 
 
-def _images(facts: Facts) -> Iterator[_Found]:
+def _images(facts: LimitFacts) -> Iterator[_Found]:
     fetched = [each for each in facts.images if each.state in {"fetching", "unpacking"}]
     if fetched and facts.now.delayed:
         first = fetched[0]
@@ -131,19 +131,19 @@ def _images(facts: Facts) -> Iterator[_Found]:
         )
 
 
-def _failing(facts: Facts) -> Iterator[_Found]:
+def _failing(facts: LimitFacts) -> Iterator[_Found]:
     shut = [each for each in facts.now.failing if each.open]
     if shut and facts.waits:
         yield _Found(
             Limit.FAILING,
             f"{len(shut)} {'image or task family fails' if len(shut) == 1 else 'images or task families fail'}, and "
             f"its jobs wait: {shut[0].brief}.",
-            "Read the error with prorl-mq status; the jobs go on by themselves once a try succeeds.",
+            "Read the error with prorl-mq status; the jobs continue by themselves once a try succeeds.",
             {"failing": len(shut)},
         )
 
 
-def _backends(facts: Facts) -> Iterator[_Found]:
+def _backends(facts: LimitFacts) -> Iterator[_Found]:
     run, backends = facts.stage(Stage.RUN), [each for _, each in facts.now.backends]
     if not (run.load.held or run.load.queued):
         return
@@ -173,7 +173,7 @@ def _fit(backend: BackendStatus) -> bool:
     return backend.alive and backend.breaker != "open" and backend.state == "ready"
 
 
-def _stages(facts: Facts) -> Iterator[_Found]:
+def _stages(facts: LimitFacts) -> Iterator[_Found]:
     for stage in (Stage.EVAL, Stage.RUN, Stage.INIT):
         gauge, limit = facts.stage(stage), Limit(stage.value)
         queued = gauge.load.queued + (facts.backlog if stage is Stage.INIT and not _quotas(facts) else 0)
@@ -187,7 +187,7 @@ def _stages(facts: Facts) -> Iterator[_Found]:
             )
 
 
-def _paused(facts: Facts) -> Iterator[_Found]:
+def _paused(facts: LimitFacts) -> Iterator[_Found]:
     runs = [run for run in facts.held_back if run.paused_until_ms is not None]
     others = [run for run in facts.held_back if run.paused_until_ms is None]
     jobs = facts.now.paused
@@ -204,13 +204,13 @@ def _paused(facts: Facts) -> Iterator[_Found]:
         )
 
 
-def _quotas(facts: Facts) -> list[RunStatus]:
+def _quotas(facts: LimitFacts) -> list[RunStatus]:
     """Runs that a quota of their own holds back, if it does so to all that wait."""
     held = [run for run in facts.held_back if "max_" in run.why or " at most " in run.why]
     return held if held and len(held) == len(facts.held_back) else []
 
 
-def _quota(facts: Facts) -> Iterator[_Found]:
+def _quota(facts: LimitFacts) -> Iterator[_Found]:
     runs = _quotas(facts)
     if not runs:
         return
@@ -234,7 +234,7 @@ def _quota(facts: Facts) -> Iterator[_Found]:
         )
 
 
-def _submission(facts: Facts) -> Iterator[_Found]:
+def _submission(facts: LimitFacts) -> Iterator[_Found]:
     places = facts.now.stages
     free = sum(gauge.slots - gauge.busy for gauge in places)
     if facts.backlog or facts.stage(Stage.INIT).load.queued:
@@ -260,7 +260,7 @@ def _submission(facts: Facts) -> Iterator[_Found]:
         )
 
 
-def _nothing(facts: Facts) -> Iterator[_Found]:
+def _nothing(facts: LimitFacts) -> Iterator[_Found]:
     yield _Found(
         Limit.NOTHING,
         f"Nothing is short for now: {facts.in_flight} jobs are in flight and {facts.backlog} groups wait their turn.",
@@ -273,6 +273,6 @@ def _plural(count: int, word: str) -> str:
     return word if count == 1 else f"{word}s"
 
 
-RULES: Final[Sequence[Callable[[Facts], Iterator[_Found]]]] = (
+RULES: Final[Sequence[Callable[[LimitFacts], Iterator[_Found]]]] = (
     _redis, _workers, _images, _failing, _backends, _stages, _paused, _quota, _submission, _nothing,
 )  # fmt: skip
