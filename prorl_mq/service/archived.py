@@ -39,7 +39,7 @@ async def group(store: Store, ref: GroupRef) -> WholeGroup | None:
 async def search(
     store: Store, run: RunRef, look: Callable[[Callable[[str], GroupPage], Callable[[str], WholeGroup | None]], T]
 ) -> T | None:
-    """The result of `look`, in a thread, given a function for pages of the run's groups and one for a group by its name.
+    """The result of `look`, in a thread, for a function that pages the run's groups and one for a group by its name.
     None where there is no archive. Raises `PayloadUnavailable`.
     """
     tenant, name = tenant_of(run), public(run)

@@ -170,7 +170,7 @@ PLANTED: dict[str, tuple[Plant, str, str]] = {
     "a quota of jobs": (quota, "quota", "A quota limits: 3 groups wait (run: 2 of the run's at most 2 jobs"),
     "a pause": (paused, "paused", "is paused: 1 run (run), with 4 groups in the backlog"),
     "an image": (image, "images", "debian:12 on n1 is at 5 of 50 MiB), and 1 jobs are put aside"),
-    "memory": (memory, "redis", "MiB (9"),
+    "memory": (memory, "redis", "Redis limits: it uses"),
     "little work": (few, "submission", "1 jobs are in flight, no group waits, and 19"),
 }
 
