@@ -13,6 +13,9 @@ ProcessCollector(registry=REGISTRY)
 STAGE_S: Final = (0.01, 0.05, 0.2, 1, 5, 20, 60, 300, 1200, 3600)
 STOP_S: Final = (0.01, 0.05, 0.2, 0.5, 1, 2, 5, 15, 60)
 LLM_S: Final = (0.05, 0.2, 0.5, 1, 2, 5, 15, 60, 300)
+REWARDS: Final = (-1, -0.5, 0, 0.1, 0.25, 0.5, 0.75, 0.9, 1, 2, 10)
+TOKENS: Final = (64, 256, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
+TURNS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 VERSIONS: Final = (0, 1, 2, 3, 4, 6, 8, 16)
 
 stage_seconds = Histogram(
@@ -74,6 +77,13 @@ prefix_breaks = Counter(
     "prorl_token_contiguity_violations", "Prompts that broke with the one before, unasked.", registry=REGISTRY
 )
 tool_calls = Counter("prorl_tool_calls", "Calls of tools, by how they went.", ["result"], registry=REGISTRY)
+rewards = Histogram("prorl_reward", "Rewards that EVAL gave.", ["data_source"], buckets=REWARDS, registry=REGISTRY)
+sample_tokens = Histogram(
+    "prorl_sample_tokens", "Sampled tokens of a scored sample.", ["data_source"], buckets=TOKENS, registry=REGISTRY
+)
+sample_turns = Histogram(
+    "prorl_sample_turns", "Turns of a scored sample.", ["data_source"], buckets=TURNS, registry=REGISTRY
+)
 forks = Counter("prorl_trajectory_forks", "Segments of trajectories beyond the first.", registry=REGISTRY)
 
 
@@ -81,6 +91,13 @@ def stored(size: int, *, in_file: bool, fault: bool) -> None:
     """Counts a stored payload."""
     payload_bytes.labels("file" if in_file else "redis").inc(size)
     payload_faults.inc(fault)
+
+
+def scored(data_source: str, reward: float, tokens: int, turns: int) -> None:
+    """Counts a sample that EVAL has scored. There are as many data sources as task families have names."""
+    rewards.labels(data_source).observe(reward)
+    sample_tokens.labels(data_source).observe(tokens)
+    sample_turns.labels(data_source).observe(turns)
 
 
 class PrefixHits:

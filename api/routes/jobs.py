@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from api.operations import operation
 from api.request.parameters import choice, flag, whole
+from api.vocabulary import loaded
 from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.messages import Event, JobStatus
 from prorl_mq.schema.timeline import Timeline
@@ -89,4 +91,6 @@ async def job_tokens(
 ) -> TokenPage:
     """A range of a trajectory's tokens with mask, log-probabilities and policy versions."""
     trajectory = await recall.job_trajectory(store, job)
-    return trajectory_pages.tokens(trajectory, segment=segment, part=part, start=start, limit=limit)
+    found = trajectory_pages.tokens(trajectory, segment=segment, part=part, start=start, limit=limit)
+    known = await loaded()
+    return found if known is None else replace(found, texts=known.texts(found.ids))

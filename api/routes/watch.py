@@ -16,8 +16,11 @@ from api.request.waiting import EventStream, Gone
 from api.service import Service
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.ids import TenantId, public
+from prorl_mq.service.advice.bottleneck import Advice
+from prorl_mq.service.advice.facts import advise
 from prorl_mq.service.changes import change_of
 from prorl_mq.service.overview import Overview
+from prorl_mq.store.store import Store
 
 TICK_S: Final = 5.0
 LONGEST_S: Final = 3600
@@ -44,6 +47,12 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
     count: int
     changes: Sequence[JobChange]
+
+
+@operation("GET", "/v1/advice")
+async def advice(store: Store, tenant: TenantId) -> Advice:
+    """One sentence on what limits the service now, with its figures, and what to change."""
+    return await advise(store, tenant)
 
 
 @operation("GET", "/v1/overview")

@@ -2,11 +2,16 @@
 
 import { Refused, token, viewing } from "./api.js";
 import { become, h, heading } from "./dom.js";
+import { keys } from "./keys.js";
 import { follow } from "./live.js";
 import * as backends from "./pages/backends.js";
 import * as batch from "./pages/batch.js";
+import * as charts from "./pages/charts.js";
 import * as compare from "./pages/compare.js";
+import * as explore from "./pages/explore.js";
+import * as failures from "./pages/failures.js";
 import * as group from "./pages/group.js";
+import * as pair from "./pages/pair.js";
 import * as list from "./pages/groups_list.js";
 import * as job from "./pages/job.js";
 import * as overview from "./pages/overview.js";
@@ -17,7 +22,7 @@ import { signIn } from "./pages/sign_in.js";
 
 // A page has `load(params, signal)`, `view(data, params)`, `title(params)` and, if it is live, `topic(params)`. One that
 // has `mount(data, params, signal)` renders itself once and keeps its own elements.
-const PAGES = { "": overview, runs, run, batches: batch, groups: group, lists: list, compare, jobs: job, trajectories: trajectory, backends };
+const PAGES = { "": overview, runs, run, batches: batch, groups: group, lists: list, charts, explore, failures, compare, pair, jobs: job, trajectories: trajectory, backends };
 if (viewing) {
   PAGES[""] = runs;
   delete PAGES.backends;
@@ -122,7 +127,7 @@ function nodes(page, data, params) {
 }
 
 function mark(name) {
-  const part = { run: "runs", batches: "runs", groups: "runs", lists: "runs", compare: "runs", jobs: "runs", trajectories: "runs", "": "overview" };
+  const part = { run: "runs", batches: "runs", groups: "runs", lists: "runs", charts: "runs", explore: "runs", failures: "runs", compare: "runs", pair: "runs", jobs: "runs", trajectories: "runs", "": "overview" };
   for (const link of document.querySelectorAll("nav [data-page]")) {
     if (link.dataset.page === (part[name] ?? name)) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -136,4 +141,5 @@ if (viewing) {
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 signOut.addEventListener("click", () => { token.clear(); show(); });
 addEventListener("hashchange", show);
+keys();
 show();

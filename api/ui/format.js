@@ -29,6 +29,9 @@ export const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 
 export const moment = (ms) => new Date(ms).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 
+// Turns of a page of a trajectory.
+export const TURNS = 10;
+
 export const runOf = (id) => id.split(":")[0];
 
 export const groupOf = (job) => job.split(":").slice(0, 2).join(":");
@@ -39,7 +42,12 @@ export const to = {
   batch: (run, batch) => `#/batches/${encodeURIComponent(`${run}:${batch}`)}`,
   group: (run, group) => `#/groups/${encodeURIComponent(`${run}:${group}`)}`,
   list: (run, state, batch = "", after = "0") => `#/lists/${[run, state, batch, after].map(encodeURIComponent).join("/")}`,
+  charts: (run, over = "step") => `#/charts/${encodeURIComponent(run)}/${over}`,
+  explore: (run) => `#/explore/${encodeURIComponent(run)}`,
+  failures: (run) => `#/failures/${encodeURIComponent(run)}`,
   compare: (group, indexes) => `#/compare/${encodeURIComponent(group)}/${indexes.join(",")}`,
+  pair: (left, right, turn = 0) => `#/pair/${encodeURIComponent(left)}/${encodeURIComponent(right)}/${turn}`,
   job: (job) => `#/jobs/${encodeURIComponent(job)}`,
+  turn: (job, turn) => `#/trajectories/${encodeURIComponent(job)}/${turn - (turn % TURNS)}/${turn}`,
   trajectory: (job, turn = 0) => `#/trajectories/${encodeURIComponent(job)}/${turn}`,
 };

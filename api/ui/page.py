@@ -21,6 +21,7 @@ KINDS: Final = {
     ".js": "text/javascript",
     ".css": "text/css",
     ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
 }
 HEADERS: Final = {
     "Content-Security-Policy": (

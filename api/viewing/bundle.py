@@ -7,7 +7,7 @@ themselves over: what is listed at once, what belongs to a job when its page is 
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -32,6 +32,7 @@ POLICY: Final = (
     "form-action 'none'"
 )
 IMPORT: Final = re.compile(r'^import (?:\* as (\w+)|\{([^}]*)\}) from "([^"]+)";\n', re.MULTILINE)
+LISTED: Final = re.compile(r"\bexport ?\{([^}]*)\};?(?=\s*(?://[^\n]*\s*)?$)")  # the end of a vendored module
 EXPORT: Final = re.compile(r"^export (const|function|async function|class) (\w+)", re.MULTILINE)
 
 
@@ -53,7 +54,8 @@ def bundle(source: Source, out: Path) -> str:
 
 def _write(source: Source, part: Path) -> int:
     (part / "data").mkdir(parents=True)
-    for name in ("style.css", "icon.svg"):
+    (part / "vendor").mkdir()
+    for name in ("style.css", "icon.svg", "vendor/uplot.css", "vendor/licences.txt"):
         shutil.copyfile(page.FILES / name, part / name)
     head = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
     head += '<meta name="prorl-view" content="bundle">\n'
@@ -133,7 +135,8 @@ def _of_trajectory(answers: FileAnswers, trajectory: Trajectory, job: str, found
     for start in range(0, max(1, count), TURNS):
         outline: Outline = _asked(answers, found, path, {"after": start, "limit": TURNS})
         for at, turn in enumerate(outline.turns):
-            texts = [turn.text, *([turn.reply] if turn.reply else [])]
+            texts = [turn.text, *filter(None, (turn.reply, turn.content, turn.reasoning))]
+            texts += (each.content for each in turn.following)
             texts += (part for call in turn.tool_calls for part in (call.arguments, call.result))
             if any(len(each.text) < each.characters for each in texts):
                 _asked(answers, found, path, {"after": turn.number, "full": "true", "limit": 1})
@@ -144,7 +147,9 @@ def _of_trajectory(answers: FileAnswers, trajectory: Trajectory, job: str, found
             elif outline.next is None:
                 end = len(trajectory.segments[turn.segment].response_ids)
             _ranges(answers, found, job, turn.segment, "response", turn.start, end)
-    if any(len(each.prompt_text) > CUT for each in trajectory.segments):
+    prompts = [each.prompt_text for each in trajectory.segments]
+    prompts += (one.content for each in trajectory.segments for one in each.messages)
+    if any(len(text) > CUT for text in prompts):
         _asked(answers, found, path, {"full": "true", "limit": 1})
     for number, segment in enumerate(trajectory.segments):
         _ranges(answers, found, job, number, "prompt", 0, len(segment.prompt_ids))
@@ -193,8 +198,14 @@ def _take(folder: Path, name: str, done: dict[str, str]) -> None:
         whole, some, path = found.groups()
         return f"const {whole or '{' + some.replace(' as ', ': ') + '}'} = modules[{names[path]!r}];\n"
 
-    exported: Sequence[str] = [found[1] for found in EXPORT.findall(text)]
-    text = EXPORT.sub(r"\1 \2", IMPORT.sub(constant, text))
+    text = IMPORT.sub(constant, text)
+    if listed := LISTED.search(text):
+        pairs = [part.split(" as ") for part in listed[1].split(",")]
+        exported = [f"{pair[-1].strip()}: {pair[0].strip()}" for pair in pairs]
+        text = text[: listed.start()]
+    else:
+        exported = [found[1] for found in EXPORT.findall(text)]
+        text = EXPORT.sub(r"\1 \2", text)
     done[name] = f"{text}\nreturn {{ {', '.join(exported)} }};\n"
 
 

@@ -39,7 +39,7 @@ def once(browser: Browser, url: str) -> tuple[float, float]:
     # By selectors: looking for roles and names is work of the main thread too, and would be counted.
     page.evaluate("document.querySelectorAll('.turn button[aria-expanded]').forEach(button => button.click())")
     page.wait_for_function("() => document.querySelectorAll('.tokens').length === 10")
-    page.locator(".turn .text + p > button").first.click()
+    page.locator(".turn .block + p > button").first.click()
     page.locator(".pager a:last-child").first.click()
     page.locator("#turn-49").wait_for()
     longest = float(page.evaluate("new Promise(done => setTimeout(() => done(window.longest), 200))"))

@@ -22,7 +22,7 @@ FAMILIES = (
 KINDS = ("job", "group", "batch", "run")
 MODULES: Final = {
     "job": "looking", "cancel": "looking", "pause": "looking", "resume": "looking", "fork": "looking",
-    "status": "overview", "run": "shares", "tenant": "shares",
+    "status": "overview", "advise": "overview", "run": "shares", "tenant": "shares",
     "fsck": "local.fsck", "replay": "samples.replay", "regrade": "samples.regrade",
     "archive": "kept.archive", "view": "kept.view", "evaluate": "evaluation.command",
     "images": "local.images",
@@ -344,6 +344,7 @@ COMMANDS: Final = {
     "run": SubCommand("show or change the weight and quotas of a training run; without a name, show all", RUN),
     "tenant": SubCommand("for operators: show or change a tenant's weight and quota", TENANT),
     "status": SubCommand("what waits and why, which workers and backends there are", STATUS),
+    "advise": SubCommand("what limits the service now, in one sentence, and what to change", (JSON, *STORE)),
     "doctor": SubCommand("check everything that a service needs, and say how to fix it", DOCTOR),
     "fsck": SubCommand("check the invariants of what Redis holds; changes nothing", FSCK),
     "dashboard": SubCommand("show jobs and workers in rq-dashboard, until Ctrl-C", DASHBOARD),

@@ -1,4 +1,4 @@
-"""`prorl-mq status`: the whole service on one screen."""
+"""`prorl-mq status`: the whole service on one screen; `advise`: what limits it now."""
 
 import argparse
 import asyncio
@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from prorl_mq.cli.looking import run_table, service_redis
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError
@@ -20,6 +22,7 @@ from prorl_mq.rules import bias
 from prorl_mq.schema.ids import public
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service import archived, inspect, payload_files
+from prorl_mq.service.advice.facts import advise
 from prorl_mq.service.guarantees import lines
 from prorl_mq.store import batches, gauges, pools, runs
 from prorl_mq.store.audit import guarantees
@@ -41,6 +44,10 @@ class Look(NamedTuple):
 async def run(given: argparse.Namespace) -> int:
     """One look, or one every few seconds until Ctrl-C."""
     async with service_redis(given) as store:
+        if given.command == "advise":
+            advice = await advise(store)
+            print(msgspec.json.encode(advice).decode() if given.json else f"{advice.says}\n{advice.change}")
+            return 0
         last: Look | None = None
         while True:
             now = await gauges.read(store)

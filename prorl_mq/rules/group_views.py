@@ -30,6 +30,14 @@ class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
     policy_version: int | None
     reason: str | None
     archived: bool = False  # the trainer has acknowledged it: this is the archive's copy
+    closed_ms: int | None = None  # the last change of its jobs; null while it is open, and in an export
+    tokens: Sequence[int] = ()  # sampled ones, of each sample that has a reward, 64 at most
+    turns: Sequence[int] = ()  # of the same
+    tool_calls: int = 0
+    tool_failures: Mapping[str, int] = {}  # of each tool
+    errors: Mapping[str, int] = {}  # samples that ended in an error, by its type
+    seconds: Mapping[str, float] = {}  # in each stage, of all samples together
+    versions: tuple[int, int] | None = None  # of the policy: the oldest and newest that its tokens are of
 
 
 class GroupPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,20 +80,42 @@ def closed_summary(record: GroupRecord) -> GroupSummary:
         records=record.samples,
         policy_version=record.policy_version,
         reason=record.reason,
+        closed_ms=_closed_ms(record),
     )
 
 
 def summary_of(*, records: Sequence[SampleRecord], reason: str | None = None, **about: Any) -> GroupSummary:
     stats = statistics(counting(records))
+    kept = [record for record in records if not record.replaced]
+    with_reward = [record for record in kept if record.reward is not None][:SHOWN]
+    failures, seconds = Counter[str](), Counter[str]()
+    for record in kept:
+        failures.update(record.tool_failures)
+        seconds.update(record.seconds)  # type: ignore[arg-type]  # sums of any numbers
+    versions = [version for record in kept for version in record.versions or ()]
     return GroupSummary(
         ended=len(records),
         outcomes=dict(Counter(record.outcome.value for record in records)),
-        rewards=[record.reward for record in records if not record.replaced][:SHOWN],
+        rewards=[record.reward for record in kept][:SHOWN],
         mean=stats.mean if stats else None,
         std=stats.std if stats else None,
         reason=reason,
+        tokens=[record.response_tokens for record in with_reward],
+        turns=[record.turns for record in with_reward],
+        tool_calls=sum(record.tool_calls for record in kept),
+        tool_failures=dict(failures),
+        seconds={stage: round(spent, 3) for stage, spent in seconds.items()},
+        errors=dict(Counter(record.error.type for record in kept if record.error is not None)),
+        versions=(min(versions), max(versions)) if versions else None,
         **about,
     )
+
+
+def _closed_ms(record: GroupRecord) -> int | None:
+    """Time of the last change of a group's jobs."""
+    lines = [line.rstrip("\n").rpartition("\n")[2] for line in record.timelines.values()]
+    told = [int(line.partition("\t")[0]) for line in lines if line]
+    return max(told, default=None)
 
 
 def closed_view(record: GroupRecord) -> GroupView:

@@ -202,6 +202,8 @@ class SampleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     node: str | None = None
     replaced: bool = False  # a refill took its place
     failed: tuple[FailedAttempt, ...] = ()  # attempts before the one that ended it, oldest first, the newest 32
+    tool_failures: Mapping[str, int] = {}  # calls that failed, of each tool; 16 tools at most
+    versions: tuple[int, int] | None = None  # of the policy: the oldest and the newest that its tokens are of
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

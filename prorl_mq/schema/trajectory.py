@@ -8,12 +8,14 @@ do not tell the same story.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
 FIRST = 1  # schema version of what does not say it
+FAILING_TOOLS: Final = 16  # that a record names
 INHERITED: Final = "inherited"  # why a turn is not trained: another sample has sampled it
 
 
@@ -143,6 +145,12 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     def forks(self) -> int:
         """Number of segments beyond the first: prompts that did not continue one before to its end."""
         return sum(segment.opened_by != "start" for segment in self.segments)
+
+    @property
+    def tool_failures(self) -> Mapping[str, int]:
+        """Number of calls that failed, of each tool; of the 16 that failed most. Names are cut after 64 characters."""
+        failed = Counter(call.name[:64] for turn in self.turns for call in turn.tool_calls if not call.ok)
+        return dict(failed.most_common(FAILING_TOOLS))
 
     @property
     def breaks(self) -> int:

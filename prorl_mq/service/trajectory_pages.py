@@ -6,7 +6,16 @@ from typing import Final, Literal
 import msgspec
 
 from prorl_mq.errors import NotFound
-from prorl_mq.schema.trajectory import ForkedFrom, HostReached, Segment, Span, ToolCall, Trajectory, Turn
+from prorl_mq.schema.trajectory import (
+    ForkedFrom,
+    HostReached,
+    PromptMessage,
+    Segment,
+    Span,
+    ToolCall,
+    Trajectory,
+    Turn,
+)
 
 CUT: Final = 4_000  # characters of a text, unless all of it is asked for
 
@@ -28,6 +37,13 @@ class CallView(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class MessageView(msgspec.Struct, frozen=True, kw_only=True):
+    """One message as it was given to the chat template."""
+
+    role: str
+    content: Excerpt
+
+
 class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     """One turn. Its tokens are `[start, end)` of its segment's response."""
 
@@ -47,6 +63,9 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     versions: Sequence[str]  # of the policy: more than one where it changed meanwhile
     backends: Sequence[str]
     left_out: str = ""  # why its tokens are not trained
+    content: Excerpt | None = None  # the text without thought, calls and markers; null in older records
+    reasoning: Excerpt | None = None  # its thought
+    following: Sequence[MessageView] = ()  # that a harness sent behind it
 
 
 class SegmentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +76,7 @@ class SegmentView(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     response_tokens: int
     sampled_tokens: int
+    messages: Sequence[MessageView] = ()  # that the prompt was made of
 
 
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +94,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int
     forked_from: ForkedFrom | None = None  # whose turns its first ones are
     egress: Sequence[HostReached] = ()  # hosts that its sandbox reached, or was refused
+    failed: Sequence[int] = ()  # numbers of all turns with a call that failed
 
 
 class TokenPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +111,7 @@ class TokenPage(msgspec.Struct, frozen=True, kw_only=True):
     loss_mask: Sequence[int]
     logprobs: Sequence[float | None]
     spans: Sequence[Span]
+    texts: Sequence[str] = ()  # of each token; none where the service has no vocabulary
 
 
 def outline(trajectory: Trajectory, *, after: int, limit: int, full: bool) -> Outline:
@@ -109,6 +131,7 @@ def outline(trajectory: Trajectory, *, after: int, limit: int, full: bool) -> Ou
         top_k=trajectory.top_k,
         forked_from=trajectory.forked_from,
         egress=trajectory.egress,
+        failed=[number for number, turn in enumerate(trajectory.turns) if not all(call.ok for call in turn.tool_calls)],
     )
 
 
@@ -140,6 +163,7 @@ def _segment(each: Segment, *, full: bool) -> SegmentView:
         prompt_tokens=len(each.prompt_ids),
         response_tokens=len(each.response_ids),
         sampled_tokens=sum(each.loss_mask),
+        messages=_messages(each.messages, full=full),
     )
 
 
@@ -166,6 +190,9 @@ def _turn(trajectory: Trajectory, number: int, turn: Turn, *, full: bool) -> Tur
         versions=_versions(spans),
         backends=list(dict.fromkeys(span.backend for span in spans)),
         left_out=turn.left_out,
+        content=None if turn.content is None else _text(turn.content, full=full),
+        reasoning=_text(turn.reasoning, full=full) if turn.reasoning else None,
+        following=_messages(turn.following, full=full),
     )
 
 
@@ -177,6 +204,10 @@ def _call(call: ToolCall, *, full: bool) -> CallView:
         ok=call.ok,
         seconds=call.seconds,
     )
+
+
+def _messages(found: Sequence[PromptMessage], *, full: bool) -> list[MessageView]:
+    return [MessageView(role=each.role, content=_text(each.content, full=full)) for each in found]
 
 
 def _text(text: str, *, full: bool) -> Excerpt:

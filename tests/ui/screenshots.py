@@ -133,7 +133,7 @@ def keep(page: Page, path: Path, *, full: bool) -> None:
 def prepare(page: Page, stand: Stand, name: str) -> None:
     if name == "trajectory":
         for number in (1, 2):
-            page.get_by_role("button", name="Token ids and log").nth(number).click()
+            page.get_by_role("button", name="Tokens and log").nth(number).click()
             page.locator(".tokens").nth(number - 1).wait_for()
     if name == "overview":
         page.locator("#live", has_text="live").wait_for()

@@ -51,8 +51,8 @@ def test_axe_finds_nothing_on_any_page(opened: Opened, told: dict[str, str], sch
         show(page, address)
         if name == "trajectory":
             page.locator("summary").click()
-            page.get_by_role("button", name="Token ids of the prompt").click()
-            page.get_by_role("button", name="Token ids and log").first.click()
+            page.get_by_role("button", name="Tokens of the prompt").click()
+            page.get_by_role("button", name="Tokens and log").first.click()
             page.locator(".tokens").nth(1).wait_for()
         found[name] = faults(page)
     assert {name: each for name, each in found.items() if each} == {}
@@ -76,7 +76,7 @@ def test_the_keyboard_alone_leads_to_the_tokens_and_the_focus_is_always_seen(
         page.keyboard.press("Enter")
         page.wait_for_function("name => document.activeElement.matches('h1')", arg=link)
         shown(page)
-    tab_to(page, "Token ids and log-probabilities")
+    tab_to(page, "Tokens and log-probabilities")
     page.keyboard.press("Enter")
     expect(page.locator(".token").first).to_be_visible()
 

@@ -37,7 +37,7 @@ def walked(page: Page) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("Trajectory of kept:first-0:1")
     first = page.get_by_role("article").first
     expect(first).to_contain_text("I look first.")
-    first.get_by_role("button", name="Token ids").click()
+    first.get_by_role("button", name="Tokens").click()
     expect(first.locator(".token")).to_have_count(24)
 
 
@@ -54,6 +54,11 @@ def test_after_the_acknowledgement_pages_show_the_archive_and_a_bundle_opens_fro
     expect(page.locator(".why")).to_contain_text("this is the archive's copy")
     expect(page.get_by_role("region", name="Time line").get_by_role("row").last).to_contain_text("finish")
 
+    page.goto(f"{stand.url}/ui/#/explore/kept")
+    page.get_by_role("searchbox", name="Words").fill("GUESS that")
+    page.keyboard.press("Enter")
+    expect(page.locator(".hits mark")).to_have_text(["guess"] * 2)
+
     out = tmp_path / "page"
     bundle(source_of(archived), out)
     wrong: list[str] = []
@@ -69,6 +74,9 @@ def test_after_the_acknowledgement_pages_show_the_archive_and_a_bundle_opens_fro
         disk.goto(f"file://{out}/index.html#/compare/kept:first-0/0,1")
         side = disk.get_by_role("region", name="Samples side by side").get_by_role("row").nth(1).get_by_role("cell")
         expect(side.nth(0)).to_contain_text("I guess")
+        disk.goto(f"file://{out}/index.html#/charts/kept")
+        expect(disk.get_by_role("img", name="Reward, 1 points from 1: first")).to_be_visible()
+        expect(disk.locator(".plot canvas")).to_have_count(10)
         disk.goto(f"file://{out}/index.html#/lists/kept/archived//0")
         expect(disk.get_by_role("region", name="Groups").get_by_role("rowheader")).to_have_count(2)
         disk.goto(f"file://{out}/index.html#/jobs/kept:none:0")

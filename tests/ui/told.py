@@ -40,5 +40,7 @@ def pages(run: str) -> dict[str, str]:
         "overview": "", "runs": "runs", "run": f"runs/{run}", "batch": f"batches/{run}:first",
         "group": f"groups/{run}:first-0", "job": f"jobs/{run}:first-0:0",
         "trajectory": f"trajectories/{run}:first-0:1/0", "compare": f"compare/{run}:first-0/0,1",
-        "backends": "backends", "list": f"lists/{run}/closed", "missing": f"jobs/{run}:none:0",
+        "backends": "backends", "list": f"lists/{run}/closed",
+        "charts": f"charts/{run}", "explore": f"explore/{run}", "failures": f"failures/{run}",
+        "missing": f"jobs/{run}:none:0",
     }  # fmt: skip

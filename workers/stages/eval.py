@@ -16,6 +16,7 @@ from prorl_mq.store.payloads import reading as payloads
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
 from sandbox.protocol import SandboxProvider
+from workers import metrics
 from workers.handler import NodeCrowded, Score
 from workers.inference.waits import Waits
 from workers.stages import failures, staleness
@@ -66,6 +67,7 @@ class EvalStage:
         finally:
             if context is not None and context.sandboxes:
                 await asyncio.shield(context.close())
+        metrics.scored(work.spec.data_source, score.reward, before.response_tokens, before.turns)
         return _scored(work, with_seconds(before, "eval", monotonic() - started), score)
 
     async def _score(self, work: Work, context: EvalContext) -> Score:

@@ -32,6 +32,7 @@ from workers.stages.copied import copied
 from workers.stages.job_log import JobLog, Send
 from workers.stages.registry import Registry
 from workers.stages.stage import OverBudget, carried, packed, returned, with_seconds
+from workers.stages.staleness import versions_of
 from workers.stages.work import Carried, Move, Work
 
 GRACE_S = 2.0  # for a handler that ends at its deadline to hand its trajectory over
@@ -303,4 +304,6 @@ def _summary(before: Carried, ran: Ran, *, cut: bool) -> Carried:
         tool_calls=sum(len(turn.tool_calls) for turn in trajectory.turns),
         forks=trajectory.forks,
         prefix_breaks=trajectory.breaks,
+        tool_failures=trajectory.tool_failures,
+        versions=versions_of(trajectory),
     )

@@ -57,3 +57,15 @@ def first_version(trajectory: Trajectory | None, announced_in_run: int | None) -
     ]
     told = number(spans[0][0]) if spans and spans[0] else None
     return announced_in_run if told is None else told
+
+
+def versions_of(trajectory: Trajectory) -> tuple[int, int] | None:
+    """The oldest and the newest version that a trajectory's tokens are of; None where no backend told one."""
+    told = [
+        known
+        for segment in trajectory.segments
+        for span in segment.spans
+        for version in span.version or ()
+        if (known := number(version)) is not None
+    ]
+    return (min(told), max(told)) if told else None

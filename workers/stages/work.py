@@ -61,6 +61,8 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     avoid: str | None = None  # the node that the last attempt failed on
     declined: int = 0  # times that this node has left it to others since
     announced: int | None = None  # policy version announced when RUN began, where the batch limits staleness
+    tool_failures: Mapping[str, int] = {}
+    versions: tuple[int, int] | None = None
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +117,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
             tool_calls=carried.tool_calls,
             forks=carried.forks,
             prefix_breaks=carried.prefix_breaks,
+            tool_failures=carried.tool_failures,
+            versions=carried.versions,
             trajectory=self.claim.trajectory or None,
             trajectory_bytes=carried.trajectory_bytes,
             seconds=carried.seconds,

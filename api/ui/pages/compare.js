@@ -3,9 +3,9 @@
 import { get, id } from "../api.js";
 import { badge, crumbs, h, heading } from "../dom.js";
 import { fixed, runOf, to, whole } from "../format.js";
-import { answers, pager, text } from "./turns.js";
+import { answers, pager, said } from "./turns.js";
 
-const PAGE = 5;
+export const PAGE = 5;
 const MOST = 4;
 
 export const title = ([group]) => `Compare samples of ${group}`;
@@ -41,10 +41,12 @@ function choice(group, sample, chosen) {
     `${sample.index}: ${fixed(sample.record.reward)}`));
 }
 
-function sides(samples, start, most) {
+// `samples` with their outlines; `name` and `about` stand for the index where they are of other groups.
+export function sides(samples, start, most) {
   const turns = Array.from({ length: Math.max(0, Math.min(PAGE, most - start)) }, (_, place) => start + place);
   const head = samples.map((sample) => h("th", { scope: "col" },
-    h("a", { href: to.trajectory(sample.job_id) }, `Sample ${sample.index}`), " ", badge(sample.state),
+    h("a", { href: to.trajectory(sample.job_id) }, sample.name ?? `Sample ${sample.index}`), " ", badge(sample.state),
+    sample.about ? h("p", { class: "fine" }, sample.about) : null,
     h("p", { class: "fine" }, `reward ${fixed(sample.record.reward)} · advantage ${fixed(sample.advantage)} · ${whole(sample.outline.turns_in_all)} turns · ${whole(sample.record.response_tokens)} tokens · ${sample.outline.truncated_by ?? sample.outline.stop_reason}`)));
   const rows = turns.map((turn, place) => h("tr", {}, h("th", { scope: "row", class: "num" }, turn + 1),
     samples.map((sample) => h("td", {}, side(sample.outline.turns[place])))));
@@ -54,5 +56,5 @@ function sides(samples, start, most) {
 
 function side(turn) {
   if (!turn) return h("span", { class: "fine" }, "ended before");
-  return [text(turn.text), answers(turn)];
+  return [said(turn), answers(turn)];
 }

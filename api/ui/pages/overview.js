@@ -11,8 +11,8 @@ export const title = () => "Overview";
 export const topic = () => "";
 
 export async function load(_, signal) {
-  const [now, { pools }, { runs }] = await Promise.all([get("overview", { signal }), get("pools", { signal }), get("runs", { signal })]);
-  return { now, pools, runs };
+  const [now, { pools }, { runs }, advice] = await Promise.all(["overview", "pools", "runs", "advice"].map((path) => get(path, { signal })));
+  return { now, pools, runs, advice };
 }
 
 export function told(kind, data) {
@@ -20,10 +20,11 @@ export function told(kind, data) {
   if (kind === "changes") feed = [...data.changes.reverse(), ...feed].slice(0, FEED);
 }
 
-export function view({ now, pools, runs }) {
+export function view({ now, pools, runs, advice }) {
   return [
     heading("Overview", h("p", { class: "at" }, `as of ${clock(now.at_ms)}`)),
     h("ol", { class: "stages", "aria-label": "Stages" }, now.stages.map(stage)),
+    h("div", { class: "advice", role: "group", "aria-label": "What limits now" }, h("p", {}, h("strong", {}, advice.says)), h("p", {}, advice.change)),
     now.waits.map((line) => h("p", { class: "why" }, line)),
     numbers(now),
     section("Runs", runsTable(runs)),

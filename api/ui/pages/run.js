@@ -4,6 +4,7 @@ import { get, id, viewing } from "../api.js";
 import { badge, bar, crumbs, facts, h, heading, section, table } from "../dom.js";
 import { bytes, moment, percent, to, whole } from "../format.js";
 import { archived, archivedSection, groupsSection } from "./groups_table.js";
+import { views } from "./run_views.js";
 
 export const title = ([run]) => `Run ${run}`;
 export const topic = ([run]) => run;
@@ -29,11 +30,12 @@ function forgotten(error, kept) {
 }
 
 export function view({ status, batches, open, closed, kept }, [run]) {
-  if (!status) return [crumbs(["Runs", "#/runs"], [run]), heading(`Run ${run}`, viewing ? null : badge("archived")), archivedSection(run, "", kept)];
+  if (!status) return [crumbs(["Runs", "#/runs"], [run]), heading(`Run ${run}`, viewing ? null : badge("archived")), views(run, "run"), archivedSection(run, "", kept)];
   const quota = (name) => (status.settings[name] ? ` of ${whole(status.settings[name])}` : "");
   return [
     crumbs(["Runs", "#/runs"], [run]),
     heading(`Run ${run}`),
+    views(run, "run"),
     status.why && h("p", { class: "why" }, status.why),
     facts([
       ["Backlog groups", whole(status.backlog)],

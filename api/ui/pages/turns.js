@@ -1,41 +1,40 @@
-// What turns look like: what the agent said, its tool calls, their results. Long texts are cut until asked for.
+// What turns look like: what the agent said, its tool calls, their results.
 
 import { get, id } from "../api.js";
+import { text } from "../blocks.js";
 import { badge, h } from "../dom.js";
 import { whole } from "../format.js";
-
-// `more` fetches the whole text; without it the cut is only told.
-export function text(part, more) {
-  const shown = h("pre", { class: "text" }, part.text || "(nothing)");
-  if (part.characters <= [...part.text].length) return shown;
-  const rest = `${whole(part.characters)} characters in all`;
-  if (!more) return [shown, h("p", { class: "fine" }, rest)];
-  const button = h("button", { type: "button", onclick: async () => {
-    button.disabled = true;
-    try {
-      shown.textContent = await more();
-      button.remove();
-    } catch (error) {
-      button.disabled = false;
-      button.textContent = `${error.message}: try again`;
-    }
-  } }, `Show all ${whole(part.characters)} characters`);
-  return [shown, h("p", {}, button)];
-}
 
 // What came back to a turn: of its tool calls, or from an environment.
 export function answers(turn, more) {
   if (turn.reply) {
     return h("div", { class: "call", role: "group", "aria-label": `Reply to turn ${turn.number + 1}` },
       h("p", { class: "fine" }, "reply"),
-      text(turn.reply, more && (async () => (await more()).reply.text)));
+      text(turn.reply, more && (async () => (await more()).reply.text), "result"));
   }
   return turn.tool_calls.map((call, place) =>
     h("div", { class: "call", role: "group", "aria-label": `Tool call ${place + 1} of turn ${turn.number + 1}` },
       h("p", { class: "call-head" }, h("code", {}, call.name), badge(call.ok ? "ok" : "failed"), h("span", { class: "fine" }, `${call.seconds.toFixed(2)} s`)),
-      text(call.arguments, more && (async () => (await more()).tool_calls[place].arguments.text)),
+      text(call.arguments, more && (async () => (await more()).tool_calls[place].arguments.text), "arguments"),
       h("p", { class: "fine" }, "result"),
-      text(call.result, more && (async () => (await more()).tool_calls[place].result.text))));
+      text(call.result, more && (async () => (await more()).tool_calls[place].result.text), "result")));
+}
+
+// What the agent said: its thought folded, and its words. Calls are shown by themselves; a template's text is left out.
+export function said(turn, more) {
+  const of = (name) => more && (async () => (await more())[name].text);
+  const plain = turn.content === null || (!turn.content.text && !turn.tool_calls.length);
+  return [
+    turn.reasoning ? h("details", { class: "thought" }, h("summary", {}, "Thought"), text(turn.reasoning, of("reasoning"))) : null,
+    plain ? text(turn.text, of("text")) : turn.content.text ? text(turn.content, of("content")) : null,
+  ];
+}
+
+// Messages by role.
+export function messages(found, more) {
+  return found.map((message, place) => h("div", { class: "message", "data-role": message.role, role: "group", "aria-label": `${message.role} message` },
+    h("p", { class: "role" }, message.role),
+    text(message.content, more && (async () => (await more())[place].content.text), message.role === "tool" ? "result" : "message")));
 }
 
 export function wholeTurn(job, number, signal) {

@@ -22,7 +22,9 @@ def logs(settings: ServiceSettings) -> Path:
 def api(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
     argv = [PYTHON, "-m", "api", "--redis", redis.url, "--namespace", redis.namespace, "--port", str(port)]
     mode = {"PRORL_DURABILITY": "replicated"} if settings.replicas else {}
-    return Program(name="api", argv=argv, log=logs(settings) / "api.log", env={**credentials(redis), **mode})
+    shown = {"PRORL_TOKENIZER": str(settings.tokenizer)} if settings.tokenizer else {}  # tokens as text on the page
+    env = {**credentials(redis), **mode, **shown}
+    return Program(name="api", argv=argv, log=logs(settings) / "api.log", env=env)
 
 
 def compat(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:

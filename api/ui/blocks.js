@@ -1,0 +1,81 @@
+// Texts as people read them: messages as markdown, outputs as a terminal shows them, arguments by name. All of them
+// change to what was written, byte for byte, when the page is asked for raw texts.
+
+import { ansi } from "./ansi.js";
+import { h } from "./dom.js";
+import { whole } from "./format.js";
+import { MOST, code, markdown } from "./markdown.js";
+
+const FOLDED = 16; // lines of a result that are shown at first
+const RAW = "prorl-raw";
+
+const isRaw = () => sessionStorage.getItem(RAW) === "1";
+
+// A button that changes all texts below an element.
+export function rawButton(place) {
+  const button = h("button", { type: "button", "aria-pressed": String(isRaw()), onclick: () => {
+    sessionStorage.setItem(RAW, isRaw() ? "0" : "1");
+    button.setAttribute("aria-pressed", String(isRaw()));
+    for (const each of place().querySelectorAll(".block")) each.dispatchEvent(new CustomEvent("raw"));
+  } }, "Raw texts");
+  return button;
+}
+
+// `kind`: message, result or arguments. `more` fetches the whole text; without it the cut is only told.
+export function text(part, more, kind = "message") {
+  let now = part.text;
+  let open = false;
+  const place = h("div", { class: "block" });
+  const paint = () => place.replaceChildren(...[shown(now, kind, open)].flat(), ...fold());
+  const fold = () => {
+    const lines = kind === "result" && !isRaw() ? count(now) : 0;
+    if (lines <= FOLDED) return [];
+    return [h("p", {}, h("button", { type: "button", "aria-expanded": String(open), onclick: () => { open = !open; paint(); place.querySelector("button").focus(); } },
+      open ? "Fold" : `Show all ${whole(lines)} lines`))];
+  };
+  place.addEventListener("raw", paint);
+  paint();
+  if (part.characters <= [...part.text].length) return place;
+  const rest = `${whole(part.characters)} characters in all`;
+  if (!more) return [place, h("p", { class: "fine" }, rest)];
+  const button = h("button", { type: "button", onclick: async () => {
+    button.disabled = true;
+    try {
+      now = await more();
+      open = true;
+      paint();
+      button.remove();
+    } catch (error) {
+      button.disabled = false;
+      button.textContent = `${error.message}: try again`;
+    }
+  } }, `Show all ${whole(part.characters)} characters`);
+  return [place, h("p", {}, button)];
+}
+
+const count = (lines) => lines.trimEnd().split("\n").length;
+
+function shown(now, kind, open) {
+  if (!now) return h("pre", { class: "text" }, "(nothing)");
+  if (isRaw()) return h("pre", { class: "text" }, now);
+  if (kind === "arguments") return named(now);
+  if (kind === "message") return now.length > MOST ? h("pre", { class: "text" }, ansi(now)) : h("div", { class: "text" }, markdown(now));
+  const lines = now.trimEnd().split("\n");
+  const some = open || lines.length <= FOLDED ? now : lines.slice(0, FOLDED).join("\n");
+  return /^(diff --git |--- \S+.*\n\+\+\+ )/.test(some) ? code(some, "diff") : h("pre", { class: "text" }, ansi(some));
+}
+
+// Arguments of a call by name, each text with its own line breaks. What is no JSON is shown as it is.
+function named(now) {
+  let found = null;
+  try { found = JSON.parse(now); } catch { return h("pre", { class: "text" }, unescaped(now)); }
+  if (found === null || typeof found !== "object" || Array.isArray(found)) return h("pre", { class: "text" }, readable(found));
+  const entries = Object.entries(found);
+  if (!entries.length) return h("p", { class: "fine" }, "no arguments");
+  return h("dl", { class: "arguments" }, entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("pre", { class: "text" }, readable(value))))));
+}
+
+const readable = (value) => (typeof value === "string" ? ansi(value) : JSON.stringify(value, null, 2));
+
+// Of JSON that was cut or that a model wrote badly: its line breaks all the same.
+const unescaped = (cut) => (/^\s*[{[]/.test(cut) ? cut.replaceAll("\\n", "\n").replaceAll("\\t", "\t").replaceAll('\\"', '"') : cut);

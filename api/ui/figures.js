@@ -1,0 +1,68 @@
+// Numbers of some groups: what the charts show. Means are over samples, and null where there is nothing to tell.
+
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+export const mean = (values) => (values.length ? sum(values) / values.length : null);
+const share = (part, whole) => (whole ? part / whole : null);
+
+export function quantile(values, at) {
+  if (!values.length) return null;
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted[Math.min(sorted.length - 1, Math.floor(at * sorted.length))];
+}
+
+export const rewardsOf = (groups) => groups.flatMap((group) => group.rewards.filter((reward) => reward !== null));
+export const tokensOf = (groups) => groups.flatMap((group) => group.tokens);
+export const turnsOf = (groups) => groups.flatMap((group) => group.turns);
+
+const outcome = (groups, ...names) => sum(groups.flatMap((group) => names.map((name) => group.outcomes[name] ?? 0)));
+
+// `newest` is the newest policy version that any group up to these was sampled on.
+export function figures(groups, newest) {
+  const rewards = rewardsOf(groups);
+  const tokens = tokensOf(groups);
+  const ended = sum(groups.map((group) => group.ended));
+  const spreads = groups.map((group) => group.std).filter((std) => std !== null);
+  const calls = sum(groups.map((group) => group.tool_calls));
+  const failed = sum(groups.flatMap((group) => Object.values(group.tool_failures)));
+  const versions = groups.map((group) => group.versions?.[0]).filter((version) => version !== undefined);
+  const seconds = (stage) => share(sum(groups.map((group) => group.seconds[stage] ?? 0)), ended);
+  return {
+    groups: groups.length,
+    reward: mean(rewards),
+    best: rewards.length ? Math.max(...rewards) : null,
+    spread: mean(spreads),
+    flat: share(spreads.filter((std) => std === 0).length, spreads.length),
+    tokens: mean(tokens),
+    longest: quantile(tokens, 0.9),
+    sampled: sum(tokens),
+    turns: mean(turnsOf(groups)),
+    truncated: share(outcome(groups, "truncated"), ended),
+    infra: share(outcome(groups, "infra_error"), ended),
+    agent: share(outcome(groups, "agent_error", "stage_timeout"), ended),
+    tools: share(failed, calls),
+    behind: newest === null ? null : mean(versions.map((version) => Math.max(0, newest - version))),
+    init: seconds("init"),
+    run: seconds("run"),
+    eval: seconds("eval"),
+  };
+}
+
+// Figures of parts in a row, each against the newest version known by its end.
+export function inRow(parts) {
+  let newest = null;
+  return parts.map((part) => {
+    for (const { versions } of part.groups) if (versions) newest = Math.max(newest ?? 0, versions[1]);
+    return { ...part, figures: figures(part.groups, newest) };
+  });
+}
+
+// Equal parts of the range of some values: {from, to, count}.
+export function bins(values, count) {
+  if (!values.length) return [];
+  const least = values.reduce((a, b) => Math.min(a, b));
+  const most = values.reduce((a, b) => Math.max(a, b));
+  const width = (most - least) / count || 1;
+  const found = Array.from({ length: most > least ? count : 1 }, (_, place) => ({ from: least + place * width, to: least + (place + 1) * width, count: 0 }));
+  for (const value of values) found[Math.min(found.length - 1, Math.floor((value - least) / width))].count += 1;
+  return found;
+}

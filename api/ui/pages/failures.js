@@ -1,0 +1,110 @@
+// What goes wrong in a run, first what goes wrong always: tasks, tools, errors with their tracebacks, verdicts.
+
+import { get, id } from "../api.js";
+import { crumbs, h, heading, section, table } from "../dom.js";
+import { everyGroup } from "../every_group.js";
+import { fixed, percent, to, whole } from "../format.js";
+import { rewards } from "./groups_table.js";
+import { views } from "./run_views.js";
+
+const ROWS = 50;
+
+export const title = ([run]) => `Failures of ${run}`;
+export const load = ([run], signal) => everyGroup(run, new Map(), { signal });
+
+export function mount(groups, [run], signal) {
+  return [
+    crumbs(["Runs", "#/runs"], [run, to.run(run)], ["failures"]),
+    heading(`Failures of ${run}`),
+    views(run, "failures"),
+    section("Tasks without any reward above 0", tasksTable(run, groups)),
+    section("Errors", errorsTable(run, groups, signal)),
+    section("Tools whose calls fail", toolsTable(run, groups)),
+    section("Why groups were not accepted", reasonsTable(run, groups)),
+  ];
+}
+
+// Rows by a key: {key, groups, count}, the largest count first.
+function counted(groups, pairs) {
+  const found = new Map();
+  for (const group of groups) {
+    for (const [key, count] of pairs(group)) {
+      const row = found.get(key) ?? { key, groups: [], count: 0 };
+      row.groups.push(group);
+      row.count += count;
+      found.set(key, row);
+    }
+  }
+  return [...found.values()].sort((a, b) => b.count - a.count);
+}
+
+function tasksTable(run, groups) {
+  const tasks = counted(groups, (group) => [[group.task_id, group.rewards.length]]);
+  const always = tasks.filter((task) => task.count && task.groups.every((group) => group.rewards.every((reward) => !(reward > 0))));
+  const columns = [
+    { head: "Task", kind: "main", cell: (row) => row.key },
+    { head: "Samples", kind: "num", cell: (row) => whole(row.count) },
+    { head: "Groups", kind: "num", cell: (row) => whole(row.groups.length) },
+    { head: "Without a reward", kind: "num", cell: (row) => whole(row.groups.flatMap((group) => group.rewards).filter((reward) => reward === null).length) },
+    { head: "Newest group", cell: (row) => newest(run, row) },
+    { head: "Its rewards", cell: (row) => rewards(row.groups.at(-1).rewards) },
+  ];
+  return [h("p", { class: "fine" }, `${whole(always.length)} of ${whole(tasks.length)} tasks`), table("Tasks without any reward above 0", columns, always.slice(0, ROWS), "Every task was solved at least once."), more(always)];
+}
+
+function errorsTable(run, groups, signal) {
+  const found = counted(groups, (group) => Object.entries(group.errors));
+  const columns = [
+    { head: "Error", kind: "main", cell: (row) => row.key },
+    { head: "Samples", kind: "num", cell: (row) => whole(row.count) },
+    { head: "Groups", kind: "num", cell: (row) => whole(row.groups.length) },
+    { head: "Newest group", cell: (row) => newest(run, row) },
+    { head: "Traceback", cell: (row) => traceback(run, row, place, signal) },
+  ];
+  const place = h("div", { role: "status" });
+  return [table("Errors", columns, found.slice(0, ROWS), "No sample ended in an error."), place];
+}
+
+function traceback(run, row, place, signal) {
+  return h("button", { type: "button", "aria-label": `Show the newest ${row.key}`, onclick: async () => {
+    try {
+      const group = row.groups.at(-1).group_id;
+      const { samples } = await get(`groups/${id(`${run}:${group}`)}`, { signal });
+      const sample = samples.find((each) => each.record?.error?.type === row.key);
+      const { error } = sample.record;
+      place.replaceChildren(
+        h("p", {}, h("a", { href: to.job(sample.job_id) }, sample.job_id), ` in ${error.stage}, ${error.cause ?? "worker"}: ${error.type}: ${error.message}`),
+        error.traceback ? h("pre", { class: "text" }, error.traceback) : h("p", { class: "fine" }, "It has no traceback."));
+    } catch (fault) {
+      if (!signal.aborted) place.replaceChildren(h("p", { role: "alert" }, fault.message));
+    }
+  } }, "Show");
+}
+
+function toolsTable(run, groups) {
+  const found = counted(groups, (group) => Object.entries(group.tool_failures));
+  const calls = groups.reduce((sum, group) => sum + group.tool_calls, 0);
+  const columns = [
+    { head: "Tool", kind: "main", cell: (row) => row.key },
+    { head: "Failed calls", kind: "num", cell: (row) => whole(row.count) },
+    { head: "Of all calls", kind: "num", cell: (row) => percent(row.count / Math.max(1, calls)) },
+    { head: "Groups", kind: "num", cell: (row) => whole(row.groups.length) },
+    { head: "Newest group", cell: (row) => newest(run, row) },
+  ];
+  return table("Tools whose calls fail", columns, found.slice(0, ROWS), "No call of a tool failed.");
+}
+
+function reasonsTable(run, groups) {
+  const found = counted(groups.filter((group) => group.state !== "accepted"), (group) => [[`${group.state}: ${group.reason ?? "no reason told"}`, 1]]);
+  const columns = [
+    { head: "Verdict and reason", kind: "main words", cell: (row) => row.key },
+    { head: "Groups", kind: "num", cell: (row) => whole(row.count) },
+    { head: "Mean reward of the newest", kind: "num wide", cell: (row) => fixed(row.groups.at(-1).mean) },
+    { head: "Newest group", cell: (row) => newest(run, row) },
+  ];
+  return [table("Why groups were not accepted", columns, found.slice(0, ROWS), "Every group was accepted."), more(found)];
+}
+
+const newest = (run, row) => h("a", { href: to.group(run, row.groups.at(-1).group_id) }, row.groups.at(-1).group_id);
+
+const more = (rows) => (rows.length > ROWS ? h("p", { class: "fine" }, `and ${whole(rows.length - ROWS)} more`) : null);
