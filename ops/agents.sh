@@ -9,7 +9,7 @@
 set -euo pipefail
 
 [ $# -eq 1 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-here=$(cd "$(dirname "$0")/.." && pwd)
+ops=$(cd "$(dirname "$0")" && pwd)
 state=$(cd "$1" && pwd)
 agent=$state/agents/mini-swe-agent
 packages=(mini-swe-agent==2.4.6 mcp)  # litellm imports mcp without asking for it
@@ -23,8 +23,7 @@ work=$(mktemp -d "$state/agents/.building.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
 say "installing ${packages[*]} for Python $version"
-"$here/.venv/bin/python" -m pip install -q --no-warn-conflicts --only-binary :all: --python-version "$version" \
-  --target "$work/packages" "${packages[@]}"
+"$ops/python-packages.sh" "$version" "$work/packages" "${packages[@]}"
 rm -rf "$agent/packages"
 mv "$work/packages" "$agent/packages"
 

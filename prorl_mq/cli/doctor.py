@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from prorl_mq import __version__
 from prorl_mq.cli.looking import service_redis
 from prorl_mq.cli.overview import holds
@@ -44,6 +46,10 @@ async def run(given: argparse.Namespace) -> int:
     """Exit code 1 if anything has to be fixed."""
     ill = False
     async for finding in findings(given):
+        if given.json:  # one line each, as soon as it is known
+            print(msgspec.json.encode(finding._asdict()).decode(), flush=True)
+            ill |= bool(finding.fix)
+            continue
         print(f"{'FAIL' if finding.fix else 'ok':4}  {finding.what:10}  {finding.said}")
         if finding.fix:
             print(f"                  fix: {finding.fix}")

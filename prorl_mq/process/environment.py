@@ -19,7 +19,6 @@ VARIABLES: Final = (
             unit="ms", programs=("prorl-api",)),
     Setting("PRORL_BACKEND_KEYS", "TOML file of API keys for backends, mode 600", metavar="FILE",
             programs=("prorl-api", RUN, "prorl-mq doctor")),
-    Setting("PRORL_TOKEN", "bearer token for the API", programs=("prorl-mq",)),
     Setting("PRORL_DASHBOARD_TOKEN", "token that a browser needs for rq-dashboard's page", programs=DASHBOARD),
     Setting("PRORL_MIRROR_USERNAME", "user of Redis for RQ's records, where they have one of their own",
             programs=DASHBOARD),

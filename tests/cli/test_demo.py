@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from reasoning_gym.factory import create_dataset
 
-from prorl_mq.cli.demo import proven
-from prorl_mq.cli.proof import Proof
+from prorl_mq.cli.demo.command import proven
+from prorl_mq.cli.demo.proof import Proof
 from tests.cli.conftest import prorl
 from tests.sandbox.conftest import TOOLS_DIR, require_apptainer
 
@@ -117,7 +117,7 @@ def test_a_trajectory_that_is_not_what_was_sent_fails_the_demo(state: Path, caps
 def test_a_demo_without_its_model_says_what_to_do(state: Path, tmp_path: Path) -> None:
     done = prorl("demo", "--state-dir", state, "--out", tmp_path / "out.jsonl")
     assert done.returncode == 2
-    assert "make vllm-cpu" in done.stderr
+    assert f"prorl-mq install-tools demo --state-dir {state}" in done.stderr
 
 
 def run_demo(

