@@ -151,8 +151,12 @@ check: setup  ## style, types, layers, Lua, and gates: counts that may only fall
 	  [ -z "$${CI:-}" ]; \
 	fi
 
-docs-reference: setup  ## docs/reference/configuration.md, from the declarations of flags and variables
+docs-reference: setup  ## configuration.md, cli.md and http.md of docs/reference, from the declarations
 	$(PY) -m ops.configuration docs/reference/configuration.md
+	$(PY) -m ops.reference_pages docs/reference
+
+docs: setup  ## the documentation as a site, in STATE/docs/site; a link that leads nowhere fails (a download of 15 MB)
+	@ops/docs.sh $(STATE)/docs $(PY)
 
 format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
@@ -171,6 +175,9 @@ test: setup sandbox-tools prometheus trainer-types task-cases chat-templates $(i
 	  || failed+=("the example task family"); \
 	$(MAKE) --no-print-directory check || failed+=(check); \
 	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
+
+test-wheel: setup  ## the wheel in a fresh environment: programs, extras, what it ships (a minute)
+	$(PY) -m pytest -q tests/meta/test_wheel.py
 
 test-fast: setup  ## unit tests: no server, no process, ten seconds
 	$(PLAIN) -q -p tests.support.fast -m 'not process and not slow' tests/unit
