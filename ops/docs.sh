@@ -19,5 +19,9 @@ if [ "$(cat "$place/venv/.installed" 2>/dev/null)" != "$version" ]; then
 fi
 "$python" -m ops.site "$place"
 cd "$place"
-NO_MKDOCS_2_WARNING=1 venv/bin/mkdocs build --strict --quiet
+# Not --quiet: with it, warnings are not counted and nothing fails.
+NO_MKDOCS_2_WARNING=1 venv/bin/mkdocs build --strict >build.log 2>&1 || {
+  grep -vE '^INFO' build.log >&2
+  exit 1
+}
 echo "$place/site"

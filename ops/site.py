@@ -49,7 +49,9 @@ markdown_extensions:
   - toc: {permalink: true}
   - pymdownx.superfences:
       custom_fences:
-        - {name: mermaid, class: mermaid, format: !!python/name:pymdownx.superfences.fence_code_format}
+        - name: mermaid
+          class: mermaid
+          format: !!python/name:pymdownx.superfences.fence_code_format
 """
 
 
