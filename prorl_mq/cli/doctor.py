@@ -167,7 +167,7 @@ async def _sandbox(kind: str) -> Finding:
         told = f"; directories of images become writable by {way}" if way else ""
         return Finding("sandbox", f"{kind}: a sandbox was created, and passed its checks{told}")
     wrong = next((line for line in lines if " failed " in line), lines[-1])
-    first = SERVER_FIX if kind == "remote" else "make sandbox-tools"
+    first = SERVER_FIX if kind == "remote" else "prorl-mq install-tools"
     return Finding("sandbox", f"{kind}: {wrong}", f"{first}; then look at `python -m {' '.join(words)}`")
 
 

@@ -23,7 +23,7 @@ VARIABLES: Final = (
     Setting("PRORL_MIRROR_USERNAME", "user of Redis for RQ's records, where they have one of their own",
             programs=DASHBOARD),
     Setting("PRORL_MIRROR_PASSWORD", "that user's password", programs=DASHBOARD),
-    Setting("PRORL_SANDBOX_TOOLS", "directory that `make sandbox-tools` has filled; else the state directory",
+    Setting("PRORL_SANDBOX_TOOLS", "directory that `prorl-mq install-tools` has filled; else the state directory",
             metavar="DIR", programs=("prorl-worker", "prorl-keeper", "python -m sandbox")),
     Setting("PRORL_SANDBOX_PYTHON", "directory with IPython for sandboxes; else `sandbox-python` of the tools",
             metavar="DIR", programs=("prorl-worker", "prorl-keeper")),

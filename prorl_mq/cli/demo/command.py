@@ -41,7 +41,7 @@ SAMPLED_TOKENS: Final = 6000  # of the whole demo at most
 TOKENS_A_SAMPLE: Final = 112
 TALK: Final = ("think", "finish")  # tools that run nothing
 SECONDS: Final = 1000
-TOOLS: Final = ("sandbox-python", "apptainer", "images")  # of `make sandbox-tools`
+TOOLS: Final = ("sandbox-python", "apptainer", "images")  # of `prorl-mq install-tools`
 
 
 class DemoLine(msgspec.Struct, frozen=True):
