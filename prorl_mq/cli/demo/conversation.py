@@ -22,13 +22,15 @@ class Conversation:
 
     def __init__(self, job: str, tokenizer: Path) -> None:
         self.job = job
-        self._tokenizer = tokenizer
+        self._tokenizer = tokenizer / "tokenizer.json"
         self._decoder: Any = None
         self._told = 0
 
     async def follow(self, client: AsyncClient) -> None:
-        """Tells each turn that has ended, until the job has ended and is acknowledged."""
-        while True:
+        """Tells each turn that has ended, until the job has ended and is acknowledged. A tokenizer that is no single
+        file tells nothing here: `finish` tells all.
+        """
+        while self._tokenizer.is_file():
             try:
                 page = await client.turns(self.job, self._told)
             except ServiceError:
@@ -50,7 +52,7 @@ class Conversation:
         if self._decoder is None:
             from tokenizers import Tokenizer
 
-            self._decoder = Tokenizer.from_file(str(self._tokenizer / "tokenizer.json"))
+            self._decoder = Tokenizer.from_file(str(self._tokenizer))
         return str(self._decoder.decode(list(turn.ids)))
 
     def _tell(self, text: str, results: Sequence[str]) -> None:
