@@ -8,6 +8,7 @@ from prorl_mq.cli.installing import command, parts
 from prorl_mq.cli.installing.parts import Part
 from prorl_mq.cli.installing.progress import Installing
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.shipped import shipped
 
 pytestmark = [pytest.mark.process, pytest.mark.anyio]
 
@@ -60,7 +61,7 @@ async def test_folders_are_copied(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", parts.PARTS)
 def test_every_part_has_its_program_or_folder(name: str) -> None:
     step = parts.PARTS[name].step
-    place = parts.shipped(step.folder if isinstance(step, parts.FolderCopy) else f"ops/{step.name}")
+    place = shipped(step.folder if isinstance(step, parts.FolderCopy) else f"ops/{step.name}")
     assert place.exists()
 
 
