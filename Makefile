@@ -40,7 +40,7 @@ $(VENV)/.installed: pyproject.toml ops/setup.sh
 	touch $@
 
 sandbox-tools: setup  ## Apptainer with a base image, bubblewrap and IPython for sandboxes
-	@ops/sandbox-tools.sh $(STATE)
+	@$(VENV)/bin/prorl-mq install-tools sandbox --state-dir $(STATE)
 
 task-cases: setup  ## math-verify's own test cases (60 KB)
 	@ops/math-verify-cases.sh $(STATE) $(PY)
@@ -129,7 +129,8 @@ browser: setup  ## a headless Chromium and axe-core for the tests of the web pag
 	@ops/browser.sh $(STATE)
 
 vllm-cpu: setup  ## a vLLM that runs on a CPU (2.1 GB), and small models for it
-	@ops/vllm-cpu.sh $(STATE)
+	@$(VENV)/bin/prorl-mq install-tools demo --state-dir $(STATE)
+	@ops/vllm-cpu.sh $(STATE) tiny-model
 
 vllm-cpu-test: setup vllm-cpu  ## what is promised of backends, kept with a real vLLM (five minutes at most)
 	$(PY) -m pytest -q tests/vllm
@@ -172,8 +173,12 @@ check: setup  ## style, types, layers, Lua, and gates: counts that may only fall
 	  [ -z "$${CI:-}" ]; \
 	fi
 
-docs-reference: setup  ## docs/reference/configuration.md, from the declarations of flags and variables
+docs-reference: setup  ## configuration.md, cli.md and http.md of docs/reference, from the declarations
 	$(PY) -m ops.configuration docs/reference/configuration.md
+	$(PY) -m ops.reference_pages docs/reference
+
+docs: setup  ## the documentation as a site, in STATE/docs/site; a link that leads nowhere fails (a download of 15 MB)
+	@ops/docs.sh $(STATE)/docs $(PY)
 
 format:  ## put the code into its form
 	$(VENV)/bin/ruff check --fix .
@@ -192,6 +197,9 @@ test: setup sandbox-tools prometheus trainer-types task-cases chat-templates $(i
 	  || failed+=("the example task family"); \
 	$(MAKE) --no-print-directory check || failed+=(check); \
 	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
+
+test-wheel: setup  ## the wheel in a fresh environment: programs, extras, what it ships (a minute)
+	$(PY) -m pytest -q tests/meta/test_wheel.py
 
 test-fast: setup  ## unit tests: no server, no process, ten seconds
 	$(PLAIN) -q -p tests.support.fast -m 'not process and not slow' tests/unit
@@ -223,8 +231,11 @@ simulate: setup  ## histories of seeds on a virtual clock and a simulated networ
 simulate-mutants: setup  ## each check of each script is taken out: which seed, test or other check notices (CHECKS=claim,settle)
 	$(PY) -m tests.simulation --mutants $(or $(CHECKS),all) --jobs $(CORES)
 
-demo: setup sandbox-tools $(if $(BACKEND),,vllm-cpu)  ## a real model solves tasks with tools (BACKEND=URL: your own server)
-	$(VENV)/bin/prorl-mq demo --state-dir $(STATE) $(if $(BACKEND),--backend $(BACKEND)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
+demo: setup sandbox-tools $(if $(BACKEND),,vllm-cpu)  ## a real model solves tasks with tools (BACKEND=URL: your own server; STAY=1: until Ctrl-C)
+	$(VENV)/bin/prorl-mq demo $(if $(STAY),,--once) --state-dir $(STATE) $(if $(BACKEND),--backend $(BACKEND)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
+
+demo-wheel:  ## the demo from a wheel alone: a fresh environment, a plain user, outside the checkout (a download of 3 GB)
+	ops/demo-wheel.sh
 
 train-demo: setup sandbox-tools vllm-cpu  ## a small policy learns through the service: three seeds, a disturbed run, a chart (45 minutes at most)
 	$(PY) -m bench.train

@@ -16,7 +16,7 @@ from api import problems
 from api.config import ApiSettings
 from api.problems import Problem
 
-PAGES: Final = ("/ui", "/docs")  # what a link of another site may lead to
+PAGES: Final = ("/", "/ui", "/docs")  # what a link of another site may lead to
 _PAGE_FILES: Final = "/ui/"
 
 

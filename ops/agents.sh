@@ -34,8 +34,8 @@ program() {  # NAME VERSION DIRECTORY: the program itself
   case $1 in
     mini-swe-agent)
       python=$(basename "$(readlink "$state/images/base/usr/bin/python3")" | tr -d '[:alpha:]')
-      "$here/.venv/bin/python" -m pip install -q --no-warn-conflicts --only-binary :all: --python-version "$python" \
-        --target "$3/packages" "mini-swe-agent==$2" mcp  # litellm imports mcp without asking for it
+      # litellm imports mcp without asking for it
+      "$here/ops/python-packages.sh" "$python" "$3/packages" "mini-swe-agent==$2" mcp
       "$state/images/base/usr/bin/python3" -m compileall -q "$3/packages" >/dev/null 2>&1 || true
       ;;
     codex)

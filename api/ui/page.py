@@ -65,6 +65,7 @@ def routes() -> Sequence[Route]:
     """The page and its files need no token: they hold nothing of anybody. What they show is asked for with one."""
     files = [path for path in sorted(FILES.rglob("*")) if path.suffix in KINDS]
     return [
+        Route("/", _to_the_page),
         Route("/ui", _to_the_page),
         Route("/ui/", _sending(functools.partial(Path, FILES / "index.html"))),
         *(

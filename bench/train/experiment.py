@@ -14,7 +14,7 @@ import msgspec
 
 from examples.train.learner_process import ROOT, LearnerProcess
 from examples.train.trainer import Plan, Step, Trainer
-from prorl_mq.cli.demo import offer_tools
+from prorl_mq.cli.demo.command import offer_tools
 from prorl_mq.cli.local.service import LocalService
 from prorl_mq.cli.local.settings import ServiceSettings
 from prorl_mq.client import AsyncClient

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from prorl_mq.cli.arguments import module_of, parse
 from prorl_mq.errors import ProrlError
+from prorl_mq.extras import advice, extra_of
 from prorl_mq.process.screen.terminal import screens
 
 
@@ -18,7 +19,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    command = importlib.import_module(f"prorl_mq.cli.{module_of(given)}")
+    try:
+        command = importlib.import_module(f"prorl_mq.cli.{module_of(given)}")
+    except ModuleNotFoundError as error:
+        if error.name is None or extra_of(error.name) is None:
+            raise
+        print(f"prorl-mq {given.command}: {advice(error)}", file=sys.stderr)
+        return 2
     try:
         return int(asyncio.run(command.run(given)))
     except ProrlError as error:

@@ -1,7 +1,6 @@
 """The command line: sub-commands and their options. A wrong name is answered with the nearest valid one."""
 
 import argparse
-import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from prorl_mq import __version__
+from prorl_mq.cli.values import count, pause_seconds, port, quota, share, whole
 from prorl_mq.process.arguments import Parser, positive, unknown
-from prorl_mq.schema.status import LONGEST_PAUSE_MS, PAUSE_MS
+from prorl_mq.schema.status import PAUSE_MS
 from prorl_mq.settings import KEEP, NAMESPACE, REDIS, Setting, SubCommand, add_commands, add_version
 
 URL = "http://127.0.0.1:8080"
@@ -25,7 +25,7 @@ MODULES: Final = {
     "status": "overview", "advise": "overview", "run": "shares", "tenant": "shares",
     "fsck": "local.fsck", "replay": "samples.replay", "regrade": "samples.regrade",
     "archive": "kept.archive", "view": "kept.view", "evaluate": "evaluation.command",
-    "images": "local.images",
+    "images": "local.images", "demo": "demo.command", "install-tools": "installing.command",
 }  # fmt: skip
 
 
@@ -57,47 +57,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def module_of(given: argparse.Namespace) -> str:
     """The module of `prorl_mq.cli` that runs a command."""
     command: str = given.command
-    return "demo_dapo" if command == "demo" and given.dapo else MODULES.get(command, command)
-
-
-def count(text: str) -> int:
-    if not text.isdecimal() or int(text) > 1024:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 1024")
-    return int(text)
-
-
-def pause_seconds(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= LONGEST_PAUSE_MS // 1000:
-        most = LONGEST_PAUSE_MS // 1000
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of seconds from 1 to {most}, 30 days")
-    return int(text)
-
-
-def whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
-    return int(text)
-
-
-def quota(text: str) -> int | None:
-    if text == "none":
-        return None
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor none")
-    return int(text)
-
-
-def share(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0.0 <= (value := float(text)) <= 1.0:
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
-
-
-def port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
-    return int(text)
+    return "demo.dapo" if command == "demo" and given.dapo else MODULES.get(command, command)
 
 
 STATE_DIR = Setting(
@@ -105,6 +65,9 @@ STATE_DIR = Setting(
 )
 STORE = (replace(REDIS, help="URL of a Redis server; else that of `up`"), NAMESPACE, STATE_DIR)
 ADDRESS = Setting("--url", "URL of the API, or of its Redis", default=URL, variable="PRORL_URL")
+TOKEN = Setting("--token", "bearer token for the API; others on this machine can read it here, not in the variable",
+                metavar="TEXT", variable="PRORL_TOKEN")  # fmt: skip
+SERVICE = (ADDRESS, TOKEN)
 SANDBOX = Setting(
     "--sandbox", "auto, untrusted, apptainer, bubblewrap, local, remote or none", default="auto", metavar="KIND"
 )
@@ -136,6 +99,8 @@ UP = (
     Setting("--eval", "EVAL worker processes", type=count, default=1, metavar="N"),
     Setting("--slots", "jobs at a time in each", type=positive, default=8, metavar="N"),
     PORT,
+    Setting("--host", "address that the API listens on; beyond loopback it needs --tokens", default="127.0.0.1"),
+    Setting("--tokens", "TOML file with the bearer token of each tenant", type=Path, metavar="FILE"),
     Setting("--compat-port", "port of ProRL Agent's routes, 0 takes a free one; else 8006, or with --port 0 a free one",
             type=port, metavar="PORT"),
     NAMESPACE,
@@ -157,6 +122,7 @@ DEMO = (
     replace(SAMPLES, default=4),
     Setting("--family", "a few tasks of this family; they need not be solved", choices=FAMILIES),
     Setting("--tasks", "file of other tasks than the examples", type=Path, metavar="FILE"),
+    Setting("--once", "end when the table is shown; else, on a terminal, it runs until Ctrl-C", alone=True),
     replace(OUT, help="file of the trajectories", default=Path("out.jsonl")),
 )
 SUBMIT = (
@@ -171,7 +137,7 @@ SUBMIT = (
     SAMPLING,
     Setting("--limits", "of each sample, as run_ms=60000", nargs="+", again=True, metavar="K=V"),
     Setting("--dapo", "fill a DAPO batch, as target_groups=32", nargs="+", again=True, metavar="K=V"),
-    ADDRESS,
+    *SERVICE,
 )  # fmt: skip
 EVALUATE = (
     Setting("suite", "TOML file that names sets of rows, how to sample them and what counts as solved", type=Path,
@@ -184,7 +150,7 @@ EVALUATE = (
             metavar="DIR"),
     Setting("--fail-under", "lowest pass@1 in all for exit code 0", type=share, metavar="X"),
     replace(JSON, help="print results.json"),
-    ADDRESS,
+    *SERVICE,
 )  # fmt: skip
 EXPORT = (
     Setting("samples", "what `submit` or `demo` wrote", type=Path, nargs="+", metavar="FILE"),
@@ -213,7 +179,7 @@ REPLAY = (
     SANDBOX,
     STATE_DIR,
     JSON,
-    ADDRESS,
+    *SERVICE,
 )  # fmt: skip
 REGRADE = (
     Setting("samples", "what `submit` wrote", type=Path, metavar="FILE"),
@@ -246,16 +212,22 @@ IMAGES = (
     DATA_SOURCE,
     *STORE,
 )
-JOB = (JOB_ID, Setting("--timeline", "every state change, each attempt of a stage, and each turn", alone=True), ADDRESS)
+JOB = (
+    JOB_ID,
+    Setting("--timeline", "every state change, each attempt of a stage, and each turn", alone=True),
+    JSON,
+    *SERVICE,
+)
+LOGS = (JOB_ID, STATE_DIR, JSON, *SERVICE)
 CANCEL = (
     Setting("kind", "what to cancel", choices=KINDS),
     replace(JOB_ID, help="run:group:index, run:group, run:batch or run"),
-    ADDRESS,
+    *SERVICE,
 )
 RESUME = (
     Setting("kind", "what to resume", choices=("job", "run")),
     replace(JOB_ID, help="run:group:index, or run"),
-    ADDRESS,
+    *SERVICE,
 )
 PAUSE = (
     replace(RESUME[0], help="what to pause"),
@@ -276,7 +248,7 @@ FORK = (
     Setting(
         "group", "name of their group, behind the job; else it is derived, and a repeat is the same fork", nargs="?"
     ),
-    ADDRESS,
+    *SERVICE,
 )
 RUN = (
     Setting("name", "of the run", nargs="?"),
@@ -292,23 +264,27 @@ RUN = (
             metavar="N", unit="days", default=KEEP),
     Setting("--archive-bytes", "disk that they may take, above it the oldest go; or none: 64 GiB", type=quota,
             metavar="N", unit="bytes", default=KEEP),
-    ADDRESS,
+    JSON,
+    *SERVICE,
 )  # fmt: skip
 TENANT = (
     Setting("name", "of the tenant", nargs="?"),
     replace(WEIGHT, help="share relative to the other tenants"),
     MAX_JOBS,
+    JSON,
     *STORE,
 )
 STATUS = (
     Setting("--watch", "interval at which it refreshes until Ctrl-C; 2 without a number", type=positive, nargs="?",
             alone=2, unit="s", metavar="S"),
+    JSON,
     *STORE,
 )  # fmt: skip
 DOCTOR = (
     replace(BACKEND, help="URL of an inference server beyond those of the service"),
     TOKENIZER,
     SANDBOX,
+    replace(JSON, help="print each check as a line of JSON"),
     *STORE,
 )
 FSCK = (
@@ -322,6 +298,12 @@ DASHBOARD = (
     Setting("--database", "number of the Redis database for RQ's records", type=count, default=1, metavar="N"),
     Setting("--rebuild", "write every record of RQ again, and end", alone=True),
 )
+INSTALL = (
+    Setting("parts", "what to install: sandbox, demo, monitoring; else sandbox and monitoring", nargs="*",
+            metavar="PART"),
+    STATE_DIR,
+)  # fmt: skip
+COMPLETION = (Setting("shell", "the shell that reads it", choices=("bash", "zsh")),)
 COMMANDS: Final = {
     "up": SubCommand("start a service on this machine, and keep it running until Ctrl-C", UP),
     "demo": SubCommand("roll out a small model on the example tasks, starting everything that it needs", DEMO),
@@ -336,7 +318,7 @@ COMMANDS: Final = {
     "task": SubCommand("check a task family: its examples, empty and hostile answers, in real sandboxes", TASK),
     "images": SubCommand("list, fetch and remove images of sandboxes on this node", IMAGES),
     "job": SubCommand("where a job is, why it waits, and what it did", JOB),
-    "logs": SubCommand("a job's events and its lines in the service's logs, by time", (JOB_ID, STATE_DIR, ADDRESS)),
+    "logs": SubCommand("a job's events and its lines in the service's logs, by time", LOGS),
     "cancel": SubCommand("cancel a job, group, batch or run", CANCEL),
     "pause": SubCommand("pause a job at its next turn, or a run with all its jobs", PAUSE),
     "resume": SubCommand("resume a paused job, or a run with all its jobs", RESUME),
@@ -345,6 +327,9 @@ COMMANDS: Final = {
     "tenant": SubCommand("for operators: show or change a tenant's weight and quota", TENANT),
     "status": SubCommand("what waits and why, which workers and backends there are", STATUS),
     "advise": SubCommand("what limits the service now, in one sentence, and what to change", (JSON, *STORE)),
+    "install-tools": SubCommand("install sandboxes, a demo model, dashboards and alerts, as a plain user", INSTALL),
+    "completion": SubCommand("print a script that completes command lines: source <(prorl-mq completion bash)",
+                             COMPLETION),
     "doctor": SubCommand("check everything that a service needs, and say how to fix it", DOCTOR),
     "fsck": SubCommand("check the invariants of what Redis holds; changes nothing", FSCK),
     "dashboard": SubCommand("show jobs and workers in rq-dashboard, until Ctrl-C", DASHBOARD),

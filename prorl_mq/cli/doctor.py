@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from prorl_mq import __version__
 from prorl_mq.cli.looking import service_redis
 from prorl_mq.cli.overview import holds
@@ -45,6 +47,10 @@ async def run(given: argparse.Namespace) -> int:
     """Exit code 1 if anything has to be fixed."""
     ill = False
     async for finding in findings(given):
+        if given.json:  # one line each, as soon as it is known
+            print(msgspec.json.encode(finding._asdict()).decode(), flush=True)
+            ill |= bool(finding.fix)
+            continue
         print(f"{'FAIL' if finding.fix else 'ok':4}  {finding.what:10}  {finding.said}")
         if finding.fix:
             print(f"                  fix: {finding.fix}")
@@ -162,7 +168,7 @@ async def _sandbox(kind: str) -> Finding:
         told = "".join(f"; {NOTES[name]} {note}" for name, note in notes.items())
         return Finding("sandbox", f"{kind}: a sandbox was created, and passed its checks{told}")
     wrong = next((line for line in lines if " failed " in line), lines[-1])
-    first = SERVER_FIX if kind == "remote" else "make sandbox-tools"
+    first = SERVER_FIX if kind == "remote" else "prorl-mq install-tools"
     return Finding("sandbox", f"{kind}: {wrong}", f"{first}; then look at `python -m {' '.join(words)}`")
 
 

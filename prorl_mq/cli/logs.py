@@ -2,14 +2,14 @@
 
 import argparse
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from prorl_mq.client import AsyncClient
+from prorl_mq.cli.reaching import reach
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.screen.tables import json_text
 from prorl_mq.schema.timeline import Timeline
 
 FAULTS = (ConfigurationError,)
@@ -17,10 +17,10 @@ STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.,](\d{3})")
 
 
 async def run(given: argparse.Namespace) -> int:
-    async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=5) as client:
+    async with reach(given, patience_s=5) as client:
         found = await client.timeline(given.id)
-    for line in sorted([*told(found), *logged(given.id, (given.state_dir / "logs").glob("*.log"))]):
-        print(line)
+    lines = sorted([*told(found), *logged(given.id, (given.state_dir / "logs").glob("*.log"))])
+    print(json_text(lines) if given.json else "\n".join(lines))
     return 0
 
 

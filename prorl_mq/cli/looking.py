@@ -2,16 +2,16 @@
 
 import argparse
 import contextlib
-import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
 from prorl_mq.cli.local.place import redis_of
+from prorl_mq.cli.reaching import reach
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.process.screen.tables import table
+from prorl_mq.process.screen.tables import json_text, table
 from prorl_mq.schema.messages import JobStatus
 from prorl_mq.schema.status import ForkAnswer, RunStatus
 from prorl_mq.schema.timeline import Timeline
@@ -128,23 +128,24 @@ async def _turns(client: AsyncClient, name: str) -> str:
 
 
 async def _job(given: argparse.Namespace) -> None:
-    async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=5) as client:
+    async with reach(given, patience_s=5) as client:
         if given.timeline:
-            print(timeline_text(await client.timeline(given.id)))
-            print(f"\n{await _turns(client, given.id)}")
+            found = await client.timeline(given.id)
+            print(json_text(found) if given.json else f"{timeline_text(found)}\n\n{await _turns(client, given.id)}")
         else:
-            print(status_text(await client.job(given.id)))
+            status = await client.job(given.id)
+            print(json_text(status) if given.json else status_text(status))
 
 
 async def _cancel(given: argparse.Namespace) -> None:
-    async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=30) as client:
+    async with reach(given, patience_s=30) as client:
         answer = await client.cancel(given.kind, given.id)
     running = f"; workers are stopping {answer.jobs} jobs" if answer.jobs else ""
     print(f"{given.kind} {answer.id}: {answer.state}{running}")
 
 
 async def _pause(given: argparse.Namespace) -> None:
-    async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=30) as client:
+    async with reach(given, patience_s=30) as client:
         answer = await client.pause(given.kind, given.id, for_s=given.seconds, then=given.then)
     paused = f"; {answer.jobs} jobs are paused" if given.kind == "run" else ""
     running = f"; workers give {answer.pausing} jobs back at their next turn" if answer.pausing else ""
@@ -152,13 +153,13 @@ async def _pause(given: argparse.Namespace) -> None:
 
 
 async def _resume(given: argparse.Namespace) -> None:
-    async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=30) as client:
+    async with reach(given, patience_s=30) as client:
         answer = await client.resume(given.kind, given.id)
     print(f"{given.kind} {answer.id}: {answer.state}, {answer.jobs} jobs that were paused")
 
 
 async def _fork(given: argparse.Namespace) -> None:
-    async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=30) as client:
+    async with reach(given, patience_s=30) as client:
         made = await client.fork(given.id, given.turn, given.samples, group=given.group)
     print(fork_text(made))
 

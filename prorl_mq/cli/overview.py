@@ -16,7 +16,7 @@ from prorl_mq.cli.looking import run_table, service_redis
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import mounts
-from prorl_mq.process.screen.tables import fitted, table
+from prorl_mq.process.screen.tables import fitted, json_text, table
 from prorl_mq.process.screen.terminal import control
 from prorl_mq.rules import bias
 from prorl_mq.schema.ids import public
@@ -51,6 +51,12 @@ async def run(given: argparse.Namespace) -> int:
         last: Look | None = None
         while True:
             now = await gauges.read(store)
+            if given.json:
+                print(json_text(await everything(store, now)), flush=True)
+                if given.watch is None:
+                    return 0
+                await asyncio.sleep(given.watch)
+                continue
             look = Look(monotonic(), now.counters)
             text = [*await overview(store, now, last), *await sandboxes(given.state_dir)]
             kept = [f"payloads: {await payload_files.told(store.payloads)}", archived.told(now.archive, now.at_ms)]
@@ -62,6 +68,13 @@ async def run(given: argparse.Namespace) -> int:
             print(shown(text, tall=True), flush=True)
             last = look
             await asyncio.sleep(given.watch)
+
+
+async def everything(store: Store, now: Gauges) -> dict[str, Any]:
+    """The same for programs."""
+    known = await runs.known(store)
+    looked = zip(known, await runs.look(store, known), strict=True)
+    return {"service": now, "runs": dict(looked), "guarantees": (await holds(store)).splitlines()}
 
 
 def shown(parts: Sequence[str], tall: bool) -> str:

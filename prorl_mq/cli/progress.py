@@ -1,20 +1,17 @@
-"""The progress of a submission: one line rewritten on a terminal, a line now and then elsewhere."""
+"""The progress of a submission."""
 
-import sys
 from collections import Counter
-from typing import Final, TextIO
+from typing import TextIO
 
-from prorl_mq.clock import monotonic
-from prorl_mq.process.screen.terminal import control
+from prorl_mq.process.screen.progress_line import ProgressLine
 from prorl_mq.schema.messages import GroupRecord
 
-LINE_S: Final = 2.0  # between lines where nothing can be rewritten
 
-
-class Progress:
-    """Counts closed groups and tells of them."""
+class Progress(ProgressLine):
+    """Counts closed groups and their samples."""
 
     def __init__(self, groups: int, samples: int, stream: TextIO | None = None) -> None:
+        super().__init__(stream)
         self.groups = groups
         self.samples = samples
         self.closed = 0
@@ -24,11 +21,9 @@ class Progress:
         self.causes: Counter[str] = Counter()  # of samples that ended with an error
         self._rewards = 0.0
         self._scored = 0
-        self._began = monotonic()
-        self._told_at = 0.0
-        self._told = 0
-        self._stream = stream or sys.stderr
-        self._rewrites = self._stream.isatty()
+
+    def counts(self) -> tuple[int, int]:
+        return sum(self.outcomes.values()) - self.replaced, self.samples
 
     def add(self, record: GroupRecord) -> None:
         """Counts one closed group."""
@@ -44,23 +39,10 @@ class Progress:
                 self._rewards += sample.reward
         self.tell()
 
-    def tell(self, *, last: bool = False) -> None:
-        """Shows the state, unless it was shown a moment ago."""
-        now = monotonic()
-        if self._rewrites:
-            control(self._stream, "\r\x1b[K")
-            self._stream.write(f"{self}" + ("\n" if last else ""))
-        elif self.closed != self._told and (last or now - self._told_at >= LINE_S):
-            self._stream.write(f"{self}\n")
-            self._told_at, self._told = now, self.closed
-        self._stream.flush()
-
     def __str__(self) -> str:
-        done = sum(self.outcomes.values())
-        seconds = max(monotonic() - self._began, 1e-3)
-        parts = [f"{self.closed} of {self.groups} groups", f"{done - self.replaced} of {self.samples} samples"]
+        parts = [f"{self.closed} of {self.groups} groups", f"{self.counts()[0]} of {self.samples} samples"]
         parts += [f"{self.replaced} replaced"] if self.replaced else []
         parts += [f"{name} {count}" for name, count in sorted(self.outcomes.items())]
         if self._scored:
             parts.append(f"mean reward {self._rewards / self._scored:.3f}")
-        return ", ".join([*parts, f"{done / seconds:.1f} a second"])
+        return ", ".join([*parts, *self.pace()])

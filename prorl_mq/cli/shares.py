@@ -1,7 +1,6 @@
 """`prorl-mq run` and `tenant`: weights and quotas, shown and changed."""
 
 import argparse
-import os
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -9,9 +8,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from prorl_mq.cli.looking import run_table, service_redis, settings_text
-from prorl_mq.client import AsyncClient
+from prorl_mq.cli.reaching import reach
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.process.screen.tables import table
+from prorl_mq.process.screen.tables import json_text, table
 from prorl_mq.schema.ids import TenantId
 from prorl_mq.schema.settings import RunSettings, TenantSettings
 from prorl_mq.schema.strict import Misfit, convert
@@ -28,17 +27,18 @@ async def run(given: argparse.Namespace) -> int:
 
 async def _run(given: argparse.Namespace) -> None:
     changes = _changes(given, RunSettings)
-    async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=5) as client:
+    async with reach(given, patience_s=5) as client:
         known = {each.run_id: each for each in await client.runs()}
         if given.name is None:
-            print(run_table(known))
+            print(json_text(list(known.values())) if given.json else run_table(known))
             return
         if changes:
             now = known[given.name].settings if given.name in known else RunSettings()
             known[given.name] = await client.configure_run(given.name, _changed(now, changes))
     if given.name not in known:
         raise ConfigurationError(f"there is no run {given.name!r}: there are {', '.join(known) or 'none'}")
-    print(run_table({given.name: known[given.name]}))
+    found = known[given.name]
+    print(json_text(found) if given.json else run_table({given.name: found}))
 
 
 async def _tenant(given: argparse.Namespace) -> None:
@@ -50,6 +50,9 @@ async def _tenant(given: argparse.Namespace) -> None:
             tenants = {name: _changed(tenants.get(name, TenantSettings()), changes)}
             if changes:
                 await run_settings.set_tenant(store, name, tenants[name])
+    if given.json:
+        print(json_text(tenants))
+        return
     shown = [(name, each.weight, settings_text(each)) for name, each in tenants.items()]
     print(table(("tenant", "weight", "settings"), shown) if shown else "every tenant has weight 1 and no quota")
 

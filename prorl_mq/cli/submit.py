@@ -13,12 +13,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
+from prorl_mq.cli.reaching import reach
 from prorl_mq.cli.tasks_file import TaskLine, assignments, digest_source, located, read, with_field
 from prorl_mq.client import AsyncClient, ClosedGroup
 from prorl_mq.errors import ConfigurationError, ServiceError
@@ -44,7 +46,7 @@ async def run(given: argparse.Namespace) -> int:
     name = re.sub(r"[^A-Za-z0-9_.\-]", "-", given.run or given.tasks.stem)[:64] or "tasks"
     parts = batches(name, given.batch, lines, sampling, limits, dapo)
     with OutFile(given.out or Path(f"{given.tasks.stem}.out.jsonl")) as out, interruptible(lambda: os._exit(130)):
-        async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN")) as client:
+        async with reach(given) as client:
             try:
                 return await _carry_out(client, parts, out)
             except ServiceError as error:
@@ -55,7 +57,7 @@ async def run(given: argparse.Namespace) -> int:
 
 
 async def _carry_out(client: AsyncClient, parts: Sequence[BatchRequest], out: OutFile) -> int:
-    names = [(part.run_id, name) for part in parts for name in _names(part)]
+    names = [(part.run_id, name) for part in parts for name in group_names(part)]
     groups = [group for part in parts for group in part.groups]
     there = {name for run_id, name in names if out.has(run_id, name)}
     if there:
@@ -67,8 +69,10 @@ async def _carry_out(client: AsyncClient, parts: Sequence[BatchRequest], out: Ou
         if closed.record.group_id not in there:
             progress.add(closed.record)
 
-    await submit_and_collect(client, parts, out, seen)
-    progress.tell(last=True)
+    if left and (page := page_of(client.url, parts)):
+        print(f"watch it: {page}", file=sys.stderr)
+    async with progress.shown():
+        await submit_and_collect(client, parts, out, seen)
     for cause, count in progress.causes.most_common():
         print(f"{count} samples failed, {cause}", file=sys.stderr)
     if parts[0].dapo is not None:
@@ -86,6 +90,15 @@ async def _carry_out(client: AsyncClient, parts: Sequence[BatchRequest], out: Ou
     if failed:
         print(f"{failed} of them failed: see the errors of their samples there", file=sys.stderr)
     return 1 if failed else 0
+
+
+def page_of(url: str, parts: Sequence[BatchRequest]) -> str:
+    """The address of a batch on the web page, of several that of their run; empty where the way leads past the API."""
+    if not url.startswith(("http://", "https://")):
+        return ""
+    run, batch = parts[0].run_id, parts[0].batch_id
+    place = f"batches/{quote(f'{run}:{batch}', safe='')}" if len(parts) == 1 else f"runs/{quote(run, safe='')}"
+    return f"{url.rstrip('/')}/ui/#/{place}"
 
 
 async def _tell_report(client: AsyncClient, part: BatchRequest, out: OutFile) -> int:
@@ -142,7 +155,7 @@ async def submit_and_collect(client: AsyncClient, parts: Sequence[BatchRequest],
 
 async def _submitted(client: AsyncClient, part: BatchRequest, out: OutFile) -> bool:
     """Submits the batch. False if nothing can come: one in the file, gone from the service, is not started again."""
-    if all(out.has(part.run_id, name) for name in _names(part)):
+    if all(out.has(part.run_id, name) for name in group_names(part)):
         try:
             await client.batch(f"{part.run_id}:{part.batch_id}")
         except ServiceError as error:
@@ -172,7 +185,7 @@ async def _trajectories(client: AsyncClient, closed: ClosedGroup) -> dict[str, T
     return found
 
 
-def _names(part: BatchRequest) -> list[str]:
+def group_names(part: BatchRequest) -> list[str]:
     return [group.group_id or f"{part.batch_id}-{place}" for place, group in enumerate(part.groups)]
 
 

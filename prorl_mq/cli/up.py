@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import re
 import sys
 
@@ -41,6 +42,10 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
             tokenizers.check_directory(path, option)
     if given.redis and given.replicas:
         raise ConfigurationError("--replicas is for a server that is started: leave out --redis, or give it alone")
+    if given.tokens and (given.backend or given.local_backend) and not os.environ.get("PRORL_TOKEN"):
+        raise ConfigurationError(
+            "with --tokens, a backend belongs to a tenant: put the token of that tenant into PRORL_TOKEN"
+        )
     tokenizer = given.tokenizer or given.local_backend
     return ServiceSettings(
         state_dir=given.state_dir.absolute(),
@@ -50,7 +55,9 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
         replicas=given.replicas,
         namespace=given.namespace,
         slots=given.slots,
+        host=given.host,
         port=given.port,
+        tokens=given.tokens.absolute() if given.tokens else None,
         compat_port=given.compat_port if given.compat_port is not None else (given.port and COMPAT_PORT),
         sandbox=given.sandbox,
         tokenizer=tokenizer.absolute() if tokenizer else None,
@@ -82,6 +89,7 @@ def addresses(service: LocalService) -> dict[str, str]:
     """Addresses for a browser and for a Prometheus."""
     return {
         "API": f"{service.url}  (description: {service.url}/docs)",
+        **({} if service.reached == service.url else {"elsewhere": service.reached}),
         "web page": f"{service.url}/ui",
         "dashboard": service.dashboard or "not started: pip install 'prorl-mq[dashboard]', without --no-dashboard",
         "metrics": f"{service.url}/metrics  (of workers: {service.settings.state_dir / 'metrics'})",

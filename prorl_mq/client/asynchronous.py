@@ -8,7 +8,7 @@ import msgspec
 
 from prorl_mq.client.following import Following
 from prorl_mq.client.http import HttpDoor
-from prorl_mq.client.patience import persistently
+from prorl_mq.client.patience import Waiting, persistently
 from prorl_mq.client.repeats import Repeats
 from prorl_mq.client.transport import ClosedBatch, ClosedGroup, Door
 from prorl_mq.errors import ConfigurationError, ServiceError
@@ -47,7 +47,9 @@ class AsyncClient:
         namespace: str = "prorl",
         patience_s: float = 60.0,
     ) -> None:
+        self.url = url
         self.patience_s = patience_s
+        self.waiting: Waiting | None = None  # told while the service does not answer
         self._repeats = Repeats()
         self._door = _door(url, token=token, uds=uds, tenant=tenant, namespace=namespace)
 
@@ -70,7 +72,7 @@ class AsyncClient:
 
     def results(self, run_id: str, after: str | None = None, wait_s: float = WAIT_S) -> AsyncIterator[ClosedGroup]:
         """Closed groups without end, from a cursor on; without one, from the oldest that is not acknowledged."""
-        return Following(self._door, run_id, after, self._repeats).forever(wait_s)
+        return Following(self._door, run_id, after, self._repeats, self.waiting).forever(wait_s)
 
     def groups(
         self, run_id: str, batch_id: str | None = None, after: str | None = None, wait_s: float = WAIT_S
@@ -78,7 +80,7 @@ class AsyncClient:
         """The groups of one batch, until all of them are in; without a batch, those of the run without end."""
         if batch_id is None:
             return self.results(run_id, after, wait_s)
-        return Following(self._door, run_id, after, self._repeats).until_closed(batch_id, wait_s)
+        return Following(self._door, run_id, after, self._repeats, self.waiting).until_closed(batch_id, wait_s)
 
     async def ack(self, run_id: str, cursors: Sequence[str]) -> int:
         """Deletes results that the trainer has; how many were there."""
@@ -195,7 +197,7 @@ class AsyncClient:
         return await self._persistently(lambda: self._door.policy(pool))
 
     async def _persistently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        return await persistently(attempt, patience_s=self.patience_s)
+        return await persistently(attempt, patience_s=self.patience_s, waiting=self.waiting)
 
 
 def _door(url: str, *, token: str | None, uds: str | None, tenant: str, namespace: str) -> Door:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Final
 
-from prorl_mq.client.patience import Backoff
+from prorl_mq.client.patience import Backoff, Waiting
 from prorl_mq.client.repeats import Repeats
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Door, Unreachable
 from prorl_mq.schema.messages import BatchStatus
@@ -16,11 +16,14 @@ REMEMBERED: Final = 65_536  # group ids: Redis may publish one again after a cra
 class Following:
     """One reader's place in the results of one run."""
 
-    def __init__(self, door: Door, run_id: str, after: str | None, repeats: Repeats | None = None) -> None:
+    def __init__(
+        self, door: Door, run_id: str, after: str | None, repeats: Repeats | None = None, waiting: Waiting | None = None
+    ) -> None:
         self.door = door
         self.run_id = run_id
         self.after = after or "0"
         self._repeats = repeats or Repeats()
+        self._waiting = waiting
         self._seen: dict[tuple[str, str], str] = {}  # batch and group → cursor
 
     async def forever(self, wait_s: float) -> AsyncIterator[ClosedGroup]:
@@ -45,12 +48,12 @@ class Following:
             status = await self._status(batch_id)
 
     async def _page(self, wait_s: float) -> list[ClosedGroup]:
-        backoff = Backoff()
+        backoff = Backoff(self._waiting)
         while True:
             try:
                 page = await self.door.page(self.run_id, self.after, wait_s)
             except Unreachable as error:
-                await asyncio.sleep(backoff.step_s(error.retry_after_s))
+                await asyncio.sleep(backoff.step_s(error))
             else:
                 fresh = [closed for closed in page if self._fresh(closed) and isinstance(closed, ClosedGroup)]
                 await self._acknowledge_repeats()
@@ -65,12 +68,12 @@ class Following:
                 self._repeats.acknowledged(self.run_id, owed)
 
     async def _status(self, batch_id: str) -> BatchStatus:
-        backoff = Backoff()
+        backoff = Backoff(self._waiting)
         while True:
             try:
                 return await self.door.batch(f"{self.run_id}:{batch_id}")
             except Unreachable as error:
-                await asyncio.sleep(backoff.step_s(error.retry_after_s))
+                await asyncio.sleep(backoff.step_s(error))
 
     def _fresh(self, closed: Closed) -> bool:
         self.after = closed.cursor

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from prorl_mq.errors import ConfigurationError, ServerUnfit
+from prorl_mq.shipped import shipped
 from prorl_mq.store.server import administration
 from prorl_mq.store.server.connection import RedisSettings, connect
 
@@ -51,9 +52,7 @@ def find_binary() -> str:
 
 def configuration() -> Path:
     """`ops/redis.conf`, from the source tree or from the installed package."""
-    package = Path(__file__).parent.parent
-    installed = package / "redis.conf"
-    return installed if installed.exists() else package.parent / "ops" / "redis.conf"
+    return shipped("ops/redis.conf")
 
 
 @contextlib.contextmanager

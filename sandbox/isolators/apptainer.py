@@ -58,7 +58,7 @@ def find_apptainer(tools_dir: Path) -> str:
     own = (tools_dir / "apptainer" / "bin" / "apptainer").resolve()
     found = str(own) if own.exists() else next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
-        raise SandboxUnavailable(f"there is no apptainer in {own.parent} or on PATH: run `make sandbox-tools`")
+        raise SandboxUnavailable(f"there is no apptainer in {own.parent} or on PATH: run `prorl-mq install-tools`")
     return found
 
 
@@ -160,7 +160,7 @@ class ApptainerProvider:
         """The image's directory; as text what is none, and must be fetched."""
         base = next((path for path in (self._base, self._base.with_suffix(".sif")) if path.exists()), None)
         if spec.image is None and base is None:
-            raise NoBaseImage(f"there is no base image {self._base}: run `make sandbox-tools`, or name an image")
+            raise NoBaseImage(f"there is no base image {self._base}: run `prorl-mq install-tools`, or name an image")
         given = spec.image or str(base)
         if not Path(given).is_dir():
             return given

@@ -2,17 +2,21 @@
 
 import json
 import os
+import pty
 import re
+import select
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from reasoning_gym.factory import create_dataset
 
-from prorl_mq.cli.demo import proven
-from prorl_mq.cli.proof import Proof
-from tests.cli.conftest import prorl
+from prorl_mq.cli.demo.command import proven
+from prorl_mq.cli.demo.proof import Proof
+from tests.cli.conftest import command, prorl
 from tests.sandbox.conftest import TOOLS_DIR, require_apptainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(330)]
@@ -47,6 +51,9 @@ def test_a_demo_with_a_tool_call_and_a_reward_succeeds_and_leaves_nothing_runnin
     assert f"sandboxes use {kind}" in done.stdout.lower() + done.stderr.lower()
     assert "2 samples, 2 tool calls, 2 with reward > 0" in done.stdout
     assert re.search(r"^prorl-mq:   metrics +http://127\.0\.0\.1:\d+/metrics ", done.stderr, re.MULTILINE)
+    conversation = done.stderr.partition("one of the conversations, demo:")[2]
+    assert re.search(r"^  tool +uid=.*\n", conversation, re.MULTILINE)
+    assert "\n  reward     1\n" in conversation
     proof = "ids and log-probabilities of 2 of 2 trajectories (4 turns, "
     assert proof in done.stdout
     assert "equal, byte for byte, what the backend sent" in done.stdout
@@ -57,6 +64,68 @@ def test_a_demo_with_a_tool_call_and_a_reward_succeeds_and_leaves_nothing_runnin
     assert "uid=" in call["result"]
     assert not (state / "demo" / "redis" / "redis.sock").exists()
     assert not list((state / "demo" / "sandboxes").iterdir())
+
+
+class Terminal:
+    """A demo on a pseudo-terminal, and what it has said there."""
+
+    def __init__(self, *words: object) -> None:
+        self.said = ""
+        self._terminal, side = pty.openpty()
+        self.process = subprocess.Popen(
+            command("demo", *words), stdin=side, stdout=side, stderr=side, start_new_session=True
+        )
+        os.close(side)
+
+    def wait_for(self, text: str) -> str:
+        """Reads until the text, or the end."""
+        while text not in self.said:
+            ready, _, _ = select.select([self._terminal], [], [], 240)
+            assert ready, self.said
+            try:
+                self.said += os.read(self._terminal, 65536).decode(errors="replace")
+            except OSError:  # the other side is closed
+                break
+        return self.said
+
+    def type(self, text: str) -> None:
+        os.write(self._terminal, text.encode())
+
+    def end(self) -> int:
+        code = self.process.wait(120)
+        self.wait_for("\0")
+        os.close(self._terminal)
+        return code
+
+
+def test_on_a_terminal_the_service_stays_up_until_ctrl_c(
+    state: Path, tasks: Callable[..., Path], start_backend: Callable[..., str], tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    words = ("--backend", start_backend(), "--tokenizer", tokenizer_dir, "--out", tmp_path / "out.jsonl")
+    demo = Terminal("--state-dir", state, "--tasks", tasks(1), "--n", 1, "--sandbox", "none", *words)
+    try:
+        said = demo.wait_for("these rollouts in a browser")
+        url = said.partition("Try next:")[2].split()[0].removesuffix("/ui")
+        assert httpx.get(f"{url}/readyz", trust_env=False).is_success
+        demo.process.send_signal(signal.SIGINT)
+        assert demo.end() == 1, demo.said  # no tool ran: staying does not hide that
+        assert "[####################] 1 of 1 groups" in demo.said
+        assert not (state / "demo" / "redis" / "redis.sock").exists()
+    finally:
+        demo.process.kill()
+
+
+def test_on_a_terminal_missing_tools_are_offered(state: Path) -> None:
+    demo = Terminal("--state-dir", state)
+    try:
+        said = demo.wait_for("[Y/n]")
+        assert "sandbox: Apptainer" in said
+        assert "demo: vLLM" in said
+        demo.type("n\n")
+        assert demo.end() == 2
+        assert "prorl-mq install-tools demo" in demo.said.replace("\r\n", "")
+    finally:
+        demo.process.kill()
 
 
 def test_a_demo_without_a_tool_call_fails(
@@ -117,11 +186,11 @@ def test_a_trajectory_that_is_not_what_was_sent_fails_the_demo(state: Path, caps
 def test_a_demo_without_its_model_says_what_to_do(state: Path, tmp_path: Path) -> None:
     done = prorl("demo", "--state-dir", state, "--out", tmp_path / "out.jsonl")
     assert done.returncode == 2
-    assert "make vllm-cpu" in done.stderr
+    assert f"prorl-mq install-tools demo --state-dir {state}" in done.stderr
 
 
 def run_demo(
     state: Path, tasks: Path, backend: str, tokenizer: Path, tmp_path: Path
 ) -> "subprocess.CompletedProcess[str]":
     words = ("--tasks", tasks, "--backend", backend, "--tokenizer", tokenizer, "--n", 2)
-    return prorl("demo", "--state-dir", state, *words, "--out", tmp_path / "out.jsonl", timeout=100)
+    return prorl("demo", "--state-dir", state, *words, "--out", tmp_path / "out.jsonl", timeout=240)

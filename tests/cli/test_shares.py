@@ -1,6 +1,7 @@
 """`prorl-mq run`, `tenant` and `status`, on a real ingress and a real Redis."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
@@ -70,6 +71,11 @@ async def test_status_shows_what_each_run_holds_and_why_it_waits(say: Say, url: 
     async with httpx.AsyncClient(base_url=url) as http:
         await http.post("/v1/batches", json=batch(run="grpo", groups=3, n=4))
         await http.post("/v1/batches", json=batch(run="grpo", name="check", groups=2, purpose="eval"))
+    _, out, _ = await say("run", "grpo", "--json", "--url", url)
+    assert (json.loads(out)["run_id"], json.loads(out)["backlog"]) == ("grpo", 5)
+    _, out, _ = await say("status", "--json", "--redis", settings.url, "--namespace", settings.namespace)
+    assert json.loads(out)["runs"]["default:grpo"]["backlog_eval"] == 2
+    assert json.loads(out)["service"]["backlog_by_tenant"] == {"default": 7}
     _, out, _ = await say("status", "--redis", settings.url, "--namespace", settings.namespace)
     [row] = [line for line in out.splitlines() if line.startswith("default:grpo")]
     assert row.split()[:6] == ["default:grpo", "1.0", "5", "2", "0", "0"]

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -38,13 +39,17 @@ def test_tasks_go_in_and_samples_come_out_and_sigterm_leaves_nothing(
 ) -> None:
     """The whole way of a user, and its end: no process, no lock, no socket."""
     service = up("--sandbox", "none", "--backend", start_backend(), "--run", 2)
-    assert httpx.get(f"{service.url}/ui", follow_redirects=True, trust_env=False).status_code == 200
+    for path in ("/", "/ui"):
+        page = httpx.get(f"{service.url}{path}", follow_redirects=True, trust_env=False)
+        assert (page.status_code, page.url.path) == (200, "/ui/")
     out = tmp_path / "out.jsonl"
     submit = ("submit", tasks(3), "--n", 2, "--out", out, "--url", service.url)
     done = prorl(*submit)
     assert done.returncode == 0, (done.stderr, service.said)
     assert f"{service.url}/ui\n" in service.said
     assert done.stdout == f"3 groups are in {out}\n"
+    assert done.stderr.startswith(f"watch it: {service.url}/ui/#/batches/sums%3Asums-")
+    assert "0 of 3 groups, 0 of 6 samples, 0 s so far\n" in done.stderr
     assert "3 of 3 groups, 6 of 6 samples, completed 6" in done.stderr
     found = lines(out)
     assert Counter(line["task_id"] for line in found) == {"sum-0": 2, "sum-1": 2, "sum-2": 2}
@@ -66,6 +71,31 @@ def test_tasks_go_in_and_samples_come_out_and_sigterm_leaves_nothing(
     assert not (service.state / "redis" / "redis.sock").exists()
     assert_unlocked(service.state)
     assert_unlocked(service.state / "redis")
+
+
+def test_beyond_loopback_a_tenants_token_opens_the_service_and_owns_its_backends(
+    up: Start, start_backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text('[tenants.ann]\ntoken = "secret-of-ann"\nbackends = ["any"]\n')
+    monkeypatch.setenv("PRORL_TOKEN", "secret-of-ann")
+    service = up("--sandbox", "none", "--host", "0.0.0.0", "--tokens", tokens, "--backend", start_backend())
+    monkeypatch.delenv("PRORL_TOKEN")
+    assert f"elsewhere http://{socket.gethostname()}:" in service.wait_for("Ctrl-C drains")
+    asked = ("run", "--json", "--url", service.url)
+    refused = prorl(*asked)
+    assert refused.returncode == 1
+    assert "a bearer token is needed" in refused.stderr
+    served = prorl(*asked, "--token", "secret-of-ann")
+    assert (served.returncode, served.stdout) == (0, "[]\n")
+    status = json.loads(prorl("status", "--json", "--state-dir", service.state).stdout)
+    assert [pool for pool, _ in status["service"]["backends"]] == ["ann:policy"]
+
+
+def test_a_backend_of_nobody_is_refused_beside_tokens(tmp_path: Path) -> None:
+    done = prorl("up", "--state-dir", tmp_path, "--tokens", tmp_path / "t.toml", "--backend", "http://b:1")
+    assert done.returncode == 2
+    assert "put the token of that tenant into PRORL_TOKEN" in done.stderr
 
 
 def test_kill_of_up_leaves_no_process(up: Start, start_backend: Backend, tasks: Tasks, tmp_path: Path) -> None:

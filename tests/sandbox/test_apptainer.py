@@ -194,7 +194,7 @@ def test_a_mistyped_size_of_the_cache_is_refused(state_dir: Path, monkeypatch: p
 
 def test_without_apptainer_the_kind_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(SandboxUnavailable, match="make sandbox-tools"):
+    with pytest.raises(SandboxUnavailable, match="prorl-mq install-tools"):
         make_provider("apptainer", node=NODE, state_dir=tmp_path)
 
 

@@ -32,7 +32,7 @@ def plugin(tmp_path: Path) -> Path:
     return metadata.parent
 
 
-NO_APPTAINER = "there is no apptainer in {empty}/apptainer/bin or on PATH: run `make sandbox-tools`"
+NO_APPTAINER = "there is no apptainer in {empty}/apptainer/bin or on PATH: run `prorl-mq install-tools`"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_worker_that_waits_for_redis_says_so(tmp_path: Path) -> None:
             "--sandbox bubblwrap",
             "there is no kind of sandbox 'bubblwrap' (there are apptainer, bubblewrap, local, remote)",
         ),
-        ("--sandbox apptainer", "or on PATH: run `make sandbox-tools`"),
+        ("--sandbox apptainer", "or on PATH: run `prorl-mq install-tools`"),
     ],
 )
 def test_a_service_that_lacks_something_does_not_start(tmp_path: Path, options: str, said: str) -> None:

@@ -12,7 +12,7 @@ log = logging.getLogger("workers")
 
 
 def tools(state_dir: Path) -> Path:
-    """The directory that `make sandbox-tools` has filled."""
+    """The directory that `prorl-mq install-tools` has filled."""
     return Path(os.environ.get("PRORL_SANDBOX_TOOLS") or state_dir)
 
 
@@ -34,7 +34,7 @@ async def tried(kind: str, state_dir: Path) -> None:
 
 
 def own_provider(kind: str, *, node: str, state_dir: Path) -> SandboxProvider:
-    """With the IPython that `make sandbox-tools` left, if it did."""
+    """With the IPython that `prorl-mq install-tools` left, if it did."""
     given = os.environ.get("PRORL_SANDBOX_PYTHON")
     python_dir = Path(given) if given else tools(state_dir) / "sandbox-python"
     return make_provider(

@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.extras import advice
 from prorl_mq.schema.task_schema import Schema, nearest
 from workers.handler import Handler
 
@@ -81,8 +82,8 @@ def load(names: Iterable[str] = ()) -> Registry:
             handlers.append(_loaded(found[name]))
         except ImportError as error:
             if names or found[name].dist is None or not found[name].value.startswith("workers.handlers."):
-                raise ConfigurationError(f"the handler {name!r} cannot be loaded: {error}") from error
-            log.warning("the task family %s is left out: %s", name, error)
+                raise ConfigurationError(f"the handler {name!r} cannot be loaded: {advice(error)}") from error
+            log.warning("the task family %s is left out: %s; then restart the workers", name, advice(error))
     return Registry(handlers)
 
 
@@ -91,5 +92,5 @@ def _loaded(point: EntryPoint) -> Handler:
     handler: Handler = point.load()()
     missing = [module for module in getattr(handler, "needs", ()) if find_spec(module) is None]
     if missing:
-        raise ModuleNotFoundError(f"no module named {missing[0]!r}; install it on every node, and restart the workers")
+        raise ModuleNotFoundError(f"no module named {missing[0]!r}", name=missing[0])
     return handler

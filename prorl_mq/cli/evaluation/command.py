@@ -17,6 +17,7 @@ from prorl_mq import chance
 from prorl_mq.cli.evaluation.sampling import NOT_THERE, SuiteSampling, check_pool
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.out_file import OutFile
+from prorl_mq.cli.reaching import reach
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError, ServiceError
 from prorl_mq.evaluation import definition, results, samples, suite, tally
@@ -61,7 +62,7 @@ async def run(given: argparse.Namespace) -> int:
 
 async def _sample(given: argparse.Namespace, loaded: Suite, directory: Path) -> Definition:
     with OutFile(directory / samples.FILE) as out, interruptible(lambda: os._exit(130)):
-        async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN")) as client:
+        async with reach(given) as client:
             kept = await _begun(client, loaded, given.pool, directory)
             sampling = SuiteSampling(client, directory, loaded, kept, out)
             try:

@@ -47,18 +47,17 @@ class SuiteSampling:
         whole = [each for each in self.kept.submitted if self._whole(each)]
         open_ = [each for each in self.kept.submitted if not self._whole(each)]
         progress = self._progress(sum(map(self._left, open_)))
-        await self._follow(open_, progress)
-        new = list(self._new())
-        if new:
-            self._say(new)
-            progress.wanted = progress.ended + sum(n for each in new for _, n in each.groups.values())
-            self.kept = msgspec.structs.replace(self.kept, submitted=[*self.kept.submitted, *new])
-            await asyncio.to_thread(definition.write, self._directory, self.kept)
-            progress.sets = self._names()
-            await self._follow(new, progress, new=True)
-        await self._acknowledge(whole)
-        if progress.wanted:
-            progress.tell(last=True)
+        async with progress.shown():
+            await self._follow(open_, progress)
+            new = list(self._new())
+            if new:
+                self._say(new)
+                progress.wanted = progress.ended + sum(n for each in new for _, n in each.groups.values())
+                self.kept = msgspec.structs.replace(self.kept, submitted=[*self.kept.submitted, *new])
+                await asyncio.to_thread(definition.write, self._directory, self.kept)
+                progress.sets = self._names()
+                await self._follow(new, progress, new=True)
+            await self._acknowledge(whole)
 
     def _say(self, new: Sequence[Submitted]) -> None:
         count = sum(n for each in new for _, n in each.groups.values())

@@ -1,15 +1,18 @@
 """The command lines of the processes that make up a service."""
 
+import ipaddress
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from prorl_mq.cli.local.settings import ServiceSettings, operations_script
+from prorl_mq.cli.local.settings import ServiceSettings
 from prorl_mq.process.children import Program
+from prorl_mq.shipped import shipped
 from prorl_mq.store.server.connection import RedisSettings
 
 PYTHON = sys.executable
@@ -20,6 +23,13 @@ def logs(settings: ServiceSettings) -> Path:
 
 
 def api(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
+    """The API, where `--host` and `--tokens` say."""
+    served = _api(settings, redis, port)
+    more = ["--host", settings.host, *(["--tokens", str(settings.tokens)] if settings.tokens else [])]
+    return msgspec.structs.replace(served, argv=[*served.argv, *more])
+
+
+def _api(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
     argv = [PYTHON, "-m", "api", "--redis", redis.url, "--namespace", redis.namespace, "--port", str(port)]
     mode = {"PRORL_DURABILITY": "replicated"} if settings.replicas else {}
     shown = {"PRORL_TOKENIZER": str(settings.tokenizer)} if settings.tokenizer else {}  # tokens as text on the page
@@ -27,9 +37,19 @@ def api(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
     return Program(name="api", argv=argv, log=logs(settings) / "api.log", env=env)
 
 
+def urls(host: str, port: int) -> tuple[str, str]:
+    """The API's address from this machine, and from others where it listens for them."""
+    try:
+        wild = ipaddress.ip_address(host).is_unspecified
+    except ValueError:  # a name
+        wild = False
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{'127.0.0.1' if wild else shown}:{port}", f"http://{socket.gethostname() if wild else shown}:{port}"
+
+
 def compat(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
-    """The routes of ProRL Agent's first release, for the default tenant."""
-    served = api(settings, redis, port)
+    """The routes of ProRL Agent's first release, for the default tenant, on loopback."""
+    served = _api(settings, redis, port)
     return msgspec.structs.replace(
         served, name="compat", argv=[*served.argv, "--compat", "prorl"], log=logs(settings) / "compat.log"
     )
@@ -77,7 +97,7 @@ def dashboard(logs: Path, redis: RedisSettings, *, port: int, database: int, tok
 
 def vllm(settings: ServiceSettings, model: Path, port: int) -> Program:
     """SIGTERM on the owner's death: vLLM ends its engine process only when asked to end."""
-    argv = [str(operations_script("vllm-serve.sh")), str(model), str(port)]
+    argv = ["bash", str(shipped("ops/vllm-serve.sh")), str(model), str(port)]
     return Program(name="vllm", argv=argv, log=logs(settings) / "vllm.log", death_signal=signal.SIGTERM)
 
 

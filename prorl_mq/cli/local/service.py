@@ -59,7 +59,7 @@ class LocalService:
 
     def __init__(self, settings: ServiceSettings, say: Say) -> None:
         self.settings = settings
-        self.url = ""
+        self.url = self.reached = ""  # of the API, from here and from other machines
         self.compat_url = ""
         self.redis: RedisSettings | None = None
         self.dashboard = ""  # its address, with the token
@@ -170,7 +170,7 @@ class LocalService:
 
     async def _start_api_and_workers(self, redis: RedisSettings) -> None:
         port = self.settings.port or free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        self.url, self.reached = programs.urls(self.settings.host, port)
         beside = [await self._spawn(programs.api(self.settings, redis, port), API_GRACE_S)]
         if self.settings.compat_port is not None:
             port = self.settings.compat_port or free_port()

@@ -26,7 +26,9 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 0  # of the own server, a chain with Sentinels; 0: a server alone
     namespace: str = "prorl"
     slots: int = 8
+    host: str = "127.0.0.1"  # that the API listens on
     port: int = 8080  # 0: a free one
+    tokens: Path | None = None  # file of the tenants' bearer tokens; None: every caller is `default`
     compat_port: int | None = None  # of ProRL Agent's routes, 0: a free one; None: they are not served
     sandbox: str = AUTO
     tokenizer: Path | None = None
@@ -52,11 +54,3 @@ def redis_settings(url: str, namespace: str, *, password: str | None = None) -> 
         username=os.environ.get("PRORL_REDIS_USERNAME"),
         password=password or os.environ.get("PRORL_REDIS_PASSWORD"),
     )
-
-
-def operations_script(name: str) -> Path:
-    """A program of the folder `ops`, which only a checkout has."""
-    path = Path(__file__).resolve().parents[3] / "ops" / name
-    if not path.exists():
-        raise ConfigurationError(f"{path} is missing: serving a model locally needs a checkout of the repository")
-    return path

@@ -1,13 +1,13 @@
 """`prorl-mq replay`: makes a rollout's calls again in a new sandbox, and names the first that answers otherwise."""
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from prorl_mq.cli.looking import turns_so_far
+from prorl_mq.cli.reaching import reach
 from prorl_mq.cli.samples.files import row, samples, tasks
 from prorl_mq.cli.samples.program import answers
 from prorl_mq.cli.tasks_file import assignments
@@ -52,7 +52,7 @@ def _of_file(given: argparse.Namespace, rows: Mapping[str, Task], sampling: Samp
 
 async def _of_service(given: argparse.Namespace, rows: Mapping[str, Task], sampling: Sampling) -> ReplayOrder:
     """Of a finished job its trajectory, of one under way its turns so far. Raises `ServiceError`."""
-    async with AsyncClient(given.url, token=os.environ.get("PRORL_TOKEN"), patience_s=5) as client:
+    async with reach(given, patience_s=5) as client:
         status = await client.job(given.id)
         task, index = row(rows, given.rows, status.task_id), int(given.id.rpartition(":")[2])
         try:

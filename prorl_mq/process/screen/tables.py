@@ -1,7 +1,9 @@
-"""Tables of plain text."""
+"""Tables and other data as text."""
 
 from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -18,6 +20,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         return "  ".join(padded).rstrip()
 
     return "\n".join(map(line, [head, *texts]))
+
+
+def json_text(data: Any) -> str:
+    """JSON of two spaces a level, for programs and people."""
+    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
 
 
 def fitted(parts: Sequence[str], columns: int, rows: int) -> str:

@@ -63,7 +63,7 @@ def test_every_command_has_a_module_that_runs_it(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "module"), [("demo", "demo"), ("demo --dapo", "demo_dapo"), ("submit t --dapo a=1", "submit")]
+    ("line", "module"), [("demo", "demo.command"), ("demo --dapo", "demo.dapo"), ("submit t --dapo a=1", "submit")]
 )
 def test_a_dapo_demo_has_a_module_of_its_own(line: str, module: str) -> None:
     assert module_of(parse(line.split())) == module

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from prorl_mq.cli.proof import Answers, kept_in, prove
+from prorl_mq.cli.demo.proof import Answers, kept_in, prove
 from prorl_mq.process.recorder import Recorder
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import Trajectory, Turn

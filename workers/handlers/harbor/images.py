@@ -37,7 +37,7 @@ class MappingMisread(Exception):
 
 
 def directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """The directory of this node's images: below that of `make sandbox-tools`, else of the node's data."""
+    """The directory of this node's images: below that of `prorl-mq install-tools`, else of the node's data."""
     state = environment.get("PRORL_SANDBOX_TOOLS") or environment.get("PRORL_STATE") or ".state"
     return Path(state).absolute() / "images" / "harbor"
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from prorl_mq.cli.arguments import FAMILIES
-from prorl_mq.cli.demo_families import file_of, offered
+from prorl_mq.cli.demo.families import file_of, offered
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.messages import Task
 from prorl_mq.schema.task_schema import split

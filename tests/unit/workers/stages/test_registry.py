@@ -14,6 +14,7 @@ NEEDS = {
     "math": "math_verify", "verifiers": "verifiers", "if_eval": "if_verifiable",
     "gym_entries": "reasoning_gym",
 }  # fmt: skip
+EXTRAS = {"gem": "", "verifiers": "verifiers"}  # others: tasks
 
 
 def without(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,11 +37,13 @@ def test_a_family_without_its_library_is_left_out_and_said(
     handlers, everything = named(registry.load(lost)), named(registry.load())
     without(NEEDS[family], monkeypatch)
     assert everything - named(registry.load()) == handlers
-    why = f"no module named {NEEDS[family]!r}; install it on every node, and restart the workers"
-    assert sorted(caplog.messages) == sorted(f"the task family {each} is left out: {why}" for each in lost)
+    extra = EXTRAS.get(family, "tasks")
+    why = f"the library {NEEDS[family]} is not installed" + (f": pip install 'prorl-mq[{extra}]'" if extra else "")
+    told = [f"the task family {each} is left out: {why}; then restart the workers" for each in lost]
+    assert sorted(caplog.messages) == sorted(told)
 
 
 def test_a_worker_that_is_told_to_have_the_family_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     without("gem", monkeypatch)
-    with pytest.raises(ConfigurationError, match="the handler 'gem' cannot be loaded: no module named 'gem'; install"):
+    with pytest.raises(ConfigurationError, match="handler 'gem' cannot be loaded: the library gem is not installed"):
         registry.load(["math", "gem"])

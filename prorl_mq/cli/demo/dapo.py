@@ -13,8 +13,9 @@ from typing import Final
 
 import msgspec
 
-from prorl_mq.cli.demo import batch_of, settings_of
-from prorl_mq.cli.demo_families import EXAMPLES
+from prorl_mq.cli.demo.command import batch_of, needed, settings_of
+from prorl_mq.cli.demo.families import EXAMPLES
+from prorl_mq.cli.installing.command import offer_to_install
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.local.service import LocalService
 from prorl_mq.cli.out_file import OutFile
@@ -46,6 +47,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 async def run(given: argparse.Namespace) -> int:
+    await offer_to_install(needed(given), given.state_dir.absolute())
     plain = settings_of(given, "demo-dapo")
     data = plain.state_dir / "redis"
     goes_on = data.exists()
@@ -88,8 +90,8 @@ async def fill(url: str, batch: BatchRequest, out: OutFile) -> BatchReport:
     """Writes every group's samples as it closes; the report comes after the last one."""
     progress = Progress(len(batch.groups), sum(group.n for group in batch.groups))
     async with AsyncClient(url) as client:
-        await submit_and_collect(client, [batch], out, lambda closed: progress.add(closed.record))
-        progress.tell(last=True)
+        async with progress.shown():
+            await submit_and_collect(client, [batch], out, lambda closed: progress.add(closed.record))
         return (await client.report(batch.run_id, batch.batch_id)).report
 
 

@@ -6,6 +6,7 @@ sent: all that it answered was kept on the way, by a proxy before it.
 
 import argparse
 import asyncio
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,14 +15,16 @@ from typing import Final
 import httpx
 import msgspec
 
-from prorl_mq.cli.demo_families import Offer, offered
+from prorl_mq.cli.demo.conversation import Conversation
+from prorl_mq.cli.demo.families import EXAMPLES, Offer, offered
+from prorl_mq.cli.demo.proof import Answers, Proof, kept_in, prove
+from prorl_mq.cli.installing.command import offer_to_install
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.local.service import LocalService
-from prorl_mq.cli.local.settings import POOL, ServiceSettings, operations_script
+from prorl_mq.cli.local.settings import POOL, ServiceSettings
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
-from prorl_mq.cli.proof import Answers, Proof, kept_in, prove
-from prorl_mq.cli.submit import batches, submit_and_collect
+from prorl_mq.cli.submit import batches, group_names, submit_and_collect
 from prorl_mq.cli.tasks_file import read
 from prorl_mq.cli.up import addresses, say
 from prorl_mq.client import AsyncClient
@@ -38,12 +41,13 @@ SAMPLED_TOKENS: Final = 6000  # of the whole demo at most
 TOKENS_A_SAMPLE: Final = 112
 TALK: Final = ("think", "finish")  # tools that run nothing
 SECONDS: Final = 1000
-TOOLS: Final = ("sandbox-python", "apptainer", "images")  # of `make sandbox-tools`
+TOOLS: Final = ("sandbox-python", "apptainer", "images")  # of `prorl-mq install-tools`
 
 
 class DemoLine(msgspec.Struct, frozen=True):
     """The part of a line that the table shows."""
 
+    job_id: str
     task_id: str
     index: int
     outcome: str
@@ -65,8 +69,15 @@ class DemoLine(msgspec.Struct, frozen=True):
 
 
 async def run(given: argparse.Namespace) -> int:
+    await offer_to_install(needed(given), given.state_dir.absolute())
     async with offered(given.family, given.state_dir.absolute()) as offer:
         return await show(given, offer)
+
+
+def needed(given: argparse.Namespace) -> list[str]:
+    """The parts of `install-tools` that the demo would use."""
+    parts = ["sandbox"] if given.sandbox in {"auto", "apptainer", "bubblewrap"} else []
+    return parts if given.backend else [*parts, "demo"]
 
 
 async def show(given: argparse.Namespace, offer: Offer) -> int:
@@ -75,6 +86,8 @@ async def show(given: argparse.Namespace, offer: Offer) -> int:
     [batch] = batch_of(given, given.tasks) if given.tasks else batch_of(given, offer.tasks, most=offer.most)
     began = monotonic()
     service = LocalService(settings, say)
+    conversation = Conversation(f"{batch.run_id}:{group_names(batch)[0]}:0", settings.tokenizer or Path())
+    code: int | None = None
     with OutFile(given.out, fresh=True) as out, interruptible(service.kill):
         say(f"starting Redis, the API, three workers{'' if settings.backends else ' and vLLM'}")
         try:
@@ -82,20 +95,45 @@ async def show(given: argparse.Namespace, offer: Offer) -> int:
             say(f"ready after {monotonic() - began:.1f} s; {len(batch.groups)} groups of {given.n} samples submitted")
             for what, where in addresses(service).items():
                 say(f"  {what:<9} {where}")
-            await roll_out(service.url, batch, out)
-            pool = await pool_text(service.url)
+            await roll_out(service.url, batch, out, conversation)
+            code = told(given, answers_in(settings.state_dir), await pool_text(service.url))
+            print(f"{monotonic() - began:.1f} s in total", flush=True)
+            if stays(given):
+                print(next_steps(service, given), flush=True)
+                await asyncio.Event().wait()
         except asyncio.CancelledError:
-            say("interrupted; stopping what was started")
-            raise
+            say("stopping what was started" if code is not None else "interrupted; stopping what was started")
+            if code is None:
+                raise
         finally:
             await service.aclose()
+    return code
+
+
+def told(given: argparse.Namespace, answers: Path, pool: str) -> int:
+    """Prints what came of the samples, and proves it; the exit code."""
     samples = samples_of(given.out)
-    answers = answers_in(settings.state_dir)
     proofs = proofs_of(samples, answers)
     print(samples_table(samples, proofs), f"the pool {POOL!r} afterwards:\n{pool}", sep="\n\n", end="\n\n")
-    code = max(proven(proofs, answers), verdict(samples, given.out, solved=given.family is None))
-    print(f"{monotonic() - began:.1f} s in total", flush=True)
-    return code
+    return max(proven(proofs, answers), verdict(samples, given.out, solved=given.family is None))
+
+
+def stays(given: argparse.Namespace) -> bool:
+    """True for a person at a terminal, who has a Ctrl-C."""
+    return not given.once and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def next_steps(service: LocalService, given: argparse.Namespace) -> str:
+    """Suggestions for a new user, as lines to paste into another terminal."""
+    steps = {
+        f"{service.url}/ui": "in a browser: every run down to its tokens",
+        f"prorl-mq submit {shlex.quote(str(EXAMPLES / 'demo_tasks.jsonl'))} --url {service.url} --run mine --n 2":
+            "a run of your own",
+        f"prorl-mq status --state-dir {shlex.quote(str(service.settings.state_dir))}": "what waits, and why",
+        f"prorl-mq view {shlex.quote(str(given.out))}": "these rollouts in a browser, without a service",
+    }  # fmt: skip
+    lines = [f"  {step}\n      {what}" for step, what in steps.items()]
+    return "\n".join(["", "the service stays up until Ctrl-C. Try next:", *lines])
 
 
 def settings_of(given: argparse.Namespace, name: str = "demo") -> ServiceSettings:
@@ -104,9 +142,8 @@ def settings_of(given: argparse.Namespace, name: str = "demo") -> ServiceSetting
     model = state / MODEL
     tokenizer = given.tokenizer.absolute() if given.tokenizer else model
     if not tokenizer.is_dir():
-        raise ConfigurationError(f"{tokenizer} is missing: create it with `make vllm-cpu`, or give --tokenizer DIR")
-    if not given.backend:
-        operations_script("vllm-serve.sh")
+        fix = f"run `prorl-mq install-tools demo --state-dir {state}`, or give --backend and --tokenizer"
+        raise ConfigurationError(f"{tokenizer} is missing: {fix}")
     offer_tools(state, name)
     return ServiceSettings(
         state_dir=state / name,
@@ -143,11 +180,20 @@ def batch_of(given: argparse.Namespace, tasks: Path, *, most: int | None = None)
     return batches("demo", None, lines, sampling, limits)
 
 
-async def roll_out(url: str, batch: BatchRequest, out: OutFile) -> None:
+async def roll_out(url: str, batch: BatchRequest, out: OutFile, conversation: Conversation) -> None:
+    """Writes every group's samples as it closes; meanwhile one conversation is told."""
     progress = Progress(len(batch.groups), sum(group.n for group in batch.groups))
     async with AsyncClient(url) as client:
-        await submit_and_collect(client, [batch], out, lambda closed: progress.add(closed.record))
-    progress.tell(last=True)
+        following = asyncio.create_task(conversation.follow(client), name="conversation")
+        try:
+            async with progress.shown():
+                await submit_and_collect(client, [batch], out, lambda closed: progress.add(closed.record))
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+    one = next((one for one in samples_of(out.path) if one.job_id == conversation.job), None)
+    if one is not None:
+        conversation.finish(one.trajectory, one.reward)
 
 
 def samples_of(path: Path) -> list[DemoLine]:

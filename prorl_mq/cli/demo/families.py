@@ -12,8 +12,9 @@ import msgspec
 
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.http_server import HttpRequest, HttpResponse, HttpServer
+from prorl_mq.shipped import shipped
 
-EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES: Final = shipped("examples")
 ENVIRONMENT: Final = "little_sums"  # of verifiers, in examples/environments
 
 

@@ -1,0 +1,1 @@
+"""`prorl-mq demo`: a small model on the example tasks, with everything that it needs."""

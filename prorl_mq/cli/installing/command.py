@@ -1,0 +1,103 @@
+"""`prorl-mq install-tools`: a bar on the terminal, what the installers say in a log file."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from prorl_mq.cli.installing import parts
+from prorl_mq.cli.installing.progress import Installing
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.arguments import unknown
+
+FAULTS = (ConfigurationError,)
+SHOWN: Final = 15  # last lines of an installer that failed
+REMARKS: Final = 4  # of one that could not install all
+
+
+async def run(given: argparse.Namespace) -> int:
+    for name in given.parts:
+        if name not in parts.PARTS:
+            raise ConfigurationError(unknown("part", name, parts.PARTS))
+    await install(given.parts or parts.USUAL, given.state_dir.absolute())
+    return 0
+
+
+async def offer_to_install(names: Sequence[str], state: Path) -> None:
+    """Installs parts that are missing, if a person at a terminal agrees."""
+    absent = [name for name in names if not parts.complete(parts.PARTS[name], state)]
+    if not absent or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    print(f"not installed in {state}:", file=sys.stderr)
+    for name in absent:
+        print(f"  {name}: {parts.PARTS[name].what}", file=sys.stderr)
+    print("install it now? [Y/n] ", end="", file=sys.stderr, flush=True)
+    answer = await asyncio.to_thread(sys.stdin.readline)
+    if answer.strip().lower() in {"", "y", "yes"}:
+        await install(absent, state)
+
+
+async def install(names: Sequence[str], state: Path) -> None:
+    """Installs parts one after the other. Raises `ConfigurationError`."""
+    log = state / "logs" / "install-tools.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    progress, remarks = Installing({name: parts.PARTS[name].seconds for name in names}), list[str]()
+    print(f"installing into {state}; what the installers say is in {log}", file=sys.stderr)
+    async with progress.shown():
+        for name in names:
+            part = parts.PARTS[name]
+            progress.begin(name, part.what)
+            if isinstance(part.step, parts.FolderCopy):
+                await asyncio.to_thread(parts.copy, part.step, state)
+            else:
+                remarks += await _run(parts.argv_of(part.step, state), log, progress)
+            progress.end()
+    for line in remarks:
+        print(line)
+    for name in names:
+        print(f"{name}: {parts.PARTS[name].what}")
+
+
+async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str]:
+    """Runs an installer. Its last lines, if it said anything on standard output. Raises `ConfigurationError`."""
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=1 << 20,
+        env={"PYTHON": sys.executable, **os.environ},
+        start_new_session=True,  # ended below, with all that it has started
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    last, remarks = deque[str](maxlen=SHOWN), False
+
+    async def read(stream: asyncio.StreamReader, *, for_user: bool = False) -> None:
+        nonlocal remarks
+        with log.open("a") as file:
+            async for raw in stream:
+                line = raw.decode(errors="replace").rstrip()
+                file.write(f"{line}\n")
+                file.flush()
+                last.append(line)
+                progress.said(line)
+                remarks |= for_user
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(read(process.stdout, for_user=True))
+            group.create_task(read(process.stderr))
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, 15)
+            await process.wait()
+    if code:
+        told = "\n".join(last)
+        raise ConfigurationError(f"{Path(argv[1]).name} ended with exit code {code}; the whole log is {log}:\n{told}")
+    return [*last][-REMARKS:] if remarks else []

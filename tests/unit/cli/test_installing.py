@@ -1,0 +1,73 @@
+"""An installation is quiet where it works, and says where its log is where it does not."""
+
+from pathlib import Path
+
+import pytest
+
+from prorl_mq.cli.installing import command, parts
+from prorl_mq.cli.installing.parts import Part
+from prorl_mq.cli.installing.progress import Installing
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.shipped import shipped
+
+pytestmark = [pytest.mark.process, pytest.mark.anyio]
+
+
+def part(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One installer, a real program, in place of all."""
+    program = tmp_path / "installer.sh"
+    program.write_text(text)
+    monkeypatch.setattr(parts, "shipped", lambda _: program)
+    monkeypatch.setattr(parts, "PARTS", {"one": Part("a thing", 1, parts.Installer("installer.sh"), "made")})
+
+
+async def test_what_an_installer_says_is_in_the_log_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part(tmp_path, 'echo "many words" >&2; touch "$1/made"', monkeypatch)
+    await command.install(["one"], tmp_path)
+    said = capsys.readouterr()
+    assert said.out == "one: a thing\n"
+    assert "installed in" in said.err.splitlines()[-1]
+    assert (tmp_path / "logs/install-tools.log").read_text() == "many words\n"
+    assert parts.complete(parts.PARTS["one"], tmp_path)
+
+
+async def test_what_it_says_on_standard_output_is_for_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part(tmp_path, "echo apptainer is missing", monkeypatch)
+    await command.install(["one"], tmp_path)
+    assert capsys.readouterr().out.splitlines() == ["apptainer is missing", "one: a thing"]
+
+
+async def test_one_that_fails_shows_its_last_words_and_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part(tmp_path, "seq 100 >&2; echo no room >&2; exit 3", monkeypatch)
+    with pytest.raises(ConfigurationError) as fault:
+        await command.install(["one"], tmp_path)
+    said = str(fault.value)
+    assert f"installer.sh ended with exit code 3; the whole log is {tmp_path}/logs/install-tools.log" in said
+    assert said.endswith("99\n100\nno room")
+    assert "\n50\n" not in said
+
+
+async def test_folders_are_copied(tmp_path: Path) -> None:
+    await command.install(["monitoring", "examples"], tmp_path)
+    assert (tmp_path / "monitoring/alerts.yml").read_text().startswith("#")
+    assert parts.complete(parts.PARTS["examples"], tmp_path)
+    assert list((tmp_path / "examples/trainers").glob("*.py"))
+
+
+@pytest.mark.parametrize("name", parts.PARTS)
+def test_every_part_has_its_program_or_folder(name: str) -> None:
+    step = parts.PARTS[name].step
+    place = shipped(step.folder if isinstance(step, parts.FolderCopy) else f"ops/{step.name}")
+    assert place.exists()
+
+
+def test_the_bar_waits_before_the_end_of_a_part_that_takes_longer() -> None:
+    progress = Installing({"one": 1e-9, "two": 1.0})
+    progress.begin("one", "a thing")
+    assert progress.fraction() < 1e-9
+    progress.end()
+    assert 1e-10 < progress.fraction() < 0.5
