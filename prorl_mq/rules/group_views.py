@@ -91,7 +91,7 @@ def summary_of(*, records: Sequence[SampleRecord], reason: str | None = None, **
     failures, seconds = Counter[str](), Counter[str]()
     for record in kept:
         failures.update(record.tool_failures)
-        seconds.update(record.seconds)  # type: ignore[arg-type]  # sums of any numbers
+        seconds.update(record.seconds)  # sums of any numbers
     versions = [version for record in kept for version in record.versions or ()]
     return GroupSummary(
         ended=len(records),

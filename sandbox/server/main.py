@@ -66,8 +66,7 @@ class ExecutionServer:
     ) -> None:
         self._listener = listener
         self._proc, self._children = proc, children
-        self._roots, self._sockets = roots, sockets
-        self._outside = outside
+        self._roots, self._sockets, self._outside = roots, sockets, outside
         self._acts = Acts()
         self._making = threading.Lock()
         self._checkpoints: Checkpoints | None = None  # from the first request on

@@ -12,9 +12,10 @@ from prorl_mq.schema.trajectory import Trajectory, check
 from prorl_mq.schema.turns import CallResult
 from sandbox.protocol import ShellResult
 from tests.agent.chat import ScriptedPolicy, call, encode, tooled
+from workers.agent.alike import alike
 from workers.agent.compaction import History
 from workers.agent.hermes import Message
-from workers.agent.journal import LogDiffers, alike
+from workers.agent.journal import LogDiffers
 from workers.agent.loop import run_agent
 from workers.agent.result import AgentResult
 from workers.agent.tools import TOOLS, Arguments, Resumes, Tool, ToolAnswer, ToolContext

@@ -75,6 +75,7 @@ async def test_calls_are_right_by_name_and_arguments_in_any_order(stages: Stages
 
 async def test_the_functions_of_a_row_are_shown_and_not_run(stages: Stages) -> None:
     ran, score = await stages.rollout(ToolCalls(), BOOK, [JUIST + SYLT])
+    assert ran.trajectory is not None
     [turn] = ran.trajectory.turns
     assert [each["function"]["name"] for each in ran.trajectory.tools] == ["book_ferry"]
     assert "book_ferry" in ran.trajectory.segments[0].prompt_text

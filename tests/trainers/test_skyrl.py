@@ -48,7 +48,8 @@ def batch(theirs: Any, *numbers: float, n: int = 2) -> dict[str, Any]:
 
 
 def accepted_by_theirs(made: Any, prompts: int, *, step_wise: bool) -> None:
-    accepted({**made, "trajectory_ids": list(map(vars, made["trajectory_ids"]))}, prompts, step_wise=step_wise)
+    output: Any = {**made, "trajectory_ids": list(map(vars, made["trajectory_ids"]))}
+    accepted(output, prompts, step_wise=step_wise)
 
 
 @pytest.mark.parametrize("wise", [False, True], ids=["whole", "step-wise"])

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ ROWS = [row(0.25, "named"), standard(0.5), row(-1, "lost")]
 
 
 @pytest.fixture(scope="module")
-def settings_of_env(tmp_path_factory: pytest.TempPathFactory, url: str) -> AsyncIterator[Any]:
+def settings_of_env(tmp_path_factory: pytest.TempPathFactory, url: str) -> Iterator[Any]:
     """As a file of prime-rl's gives them; the taskset is found by the name of the example's module."""
     path: Path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in ROWS))

@@ -195,7 +195,7 @@ async def test_an_attempt_that_is_given_back_may_log_what_it_has_and_knows_that(
         await until(place.log)
         if not given_back:
             await cancel(place.queue.store, "job", place.ref)
-            await until(lambda: leaves)
+            await until(lambda: bool(leaves))
     assert leaves == [given_back]
     assert (await place.log())[-1:] == [PART + b"the rest"] * given_back
 

@@ -10,11 +10,9 @@ log, whose words stay: they are what the policy has read.
 
 import asyncio
 import hashlib
-import re
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from itertools import zip_longest
 from typing import Final, TypeVar
 
 import msgspec
@@ -33,6 +31,7 @@ from prorl_mq.schema.turns import (
     read_record,
     unpack_tokens,
 )
+from workers.agent.alike import alike
 from workers.agent.calls import Call
 from workers.agent.hermes import Message
 from workers.agent.tokens import TokenRecord
@@ -293,55 +292,6 @@ class Journal:
         else:
             results = _decoded(last, TurnResults)
             self.used_s, self.elapsed_s = results.used_s, results.elapsed_s
-
-
-# What one command says differently in two sandboxes that are alike, each in the forms that tools print and no wider: of
-# two answers that differ in content, none may pass for the other. One too few costs a rollout its turns, no more.
-_DAY: Final = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),?\s)?"
-_MONTH: Final = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
-_CLOCK: Final = r"\b\d{2}:\d{2}:\d{2}(?:[.,]\d+)?\b"
-_VARYING: Final = re.compile(
-    # A date with a time.
-    r"\b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?\b"
-    rf"|{_DAY}\b{_MONTH}\s+\d{{1,2}}\s+\d{{2}}:\d{{2}}\b(?::\d{{2}}\b)?(?:\s[A-Z]{{3,4}}\b)?(?:\s\d{{4}}\b)?"
-    rf"|{_DAY}\b\d{{2}}\s{_MONTH}\s\d{{4}}\s{_CLOCK}|{_CLOCK}"
-    r"|\bin\s\d+\.\d+\s?(?:s|seconds)\b|^(?:real|user|sys)\s+\d+m\d+\.\d+s$"  # durations: test runners, `time`
-    r"|\bat\s0x[0-9a-f]{6,16}\b"  # places in memory, of Python's objects
-    r"|/tmp/tmp(?:[a-z0-9_]{8}|\.[A-Za-z0-9]{10})\b",  # temporary files, of Python and mktemp
-    re.MULTILINE,
-)
-# Digests of commits have their time in them; those of files have not.
-_COMMITS: Final = re.compile(r"\bgit\b")
-_COMMIT: Final = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])(?:[0-9a-f]{40}|[0-9a-f]{7,12})\b")
-_BACKGROUND: Final = re.compile(r"(?<![&>])&(?![&>])")
-_JOB: Final = re.compile(r"^(\[\d+\]) +\d+$", re.MULTILINE)
-
-
-def alike(logged: CallResult, again: CallResult, asked: str, volatile: Sequence[str] = ()) -> bool:
-    """True if a call that was made again has done what it did before, as far as its answer tells. `asked`: the call's
-    arguments as text; `volatile`: regular expressions of what its task family says differently each time.
-    """
-    if (logged.ok, logged.refused) != (again.ok, again.refused):
-        return False
-    return logged.text == again.text or masked(logged.text, volatile, asked) == masked(again.text, volatile, asked)
-
-
-def masked(text: str, volatile: Sequence[str] = (), asked: str = "") -> str:
-    """An answer without what two sandboxes that are alike say differently."""
-    for pattern in volatile:
-        text = re.sub(pattern, "~", text, flags=re.MULTILINE)
-    if _COMMITS.search(asked):
-        text = _COMMIT.sub("~", text)
-    if _BACKGROUND.search(asked):
-        text = _JOB.sub(r"\1 ~", text)
-    return _VARYING.sub("~", text)
-
-
-def difference(logged: CallResult, again: CallResult) -> str:
-    """Names the first line that differs."""
-    pairs = zip_longest(logged.text.splitlines(), again.text.splitlines(), fillvalue="")
-    one, other = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
-    return f"{one[:80]!r} was logged, now it is {other[:80]!r}"
 
 
 def _past(read: LoggedCompletion, results: TurnResults | None) -> PastTurn:

@@ -15,10 +15,11 @@ from prorl_mq.schema.turns import CallResult, TurnResults
 from sandbox.errors import SandboxError
 from sandbox.protocol import Sandbox
 from workers import metrics
+from workers.agent.alike import difference
 from workers.agent.calls import Call, limited
 from workers.agent.compaction import Compact, History
 from workers.agent.hermes import Message
-from workers.agent.journal import Journal, LogDiffers, PastTurn, Since, difference
+from workers.agent.journal import Journal, LogDiffers, PastTurn, Since
 from workers.agent.parser import Parsed
 from workers.agent.renderer import Renderer
 from workers.agent.result import MAX_REFUSED_TURNS, AgentResult, LoopEnd, left_of, room_of
@@ -49,9 +50,8 @@ async def run_agent(
     log: TurnLog | None = None,
     runs_calls: bool = True,
 ) -> AgentResult:
-    """One rollout. `sample` names it, so that its seeds are its own. `deadline` is RUN's clock, or event-loop time.
-
-    Past the deadline the rollout is truncated and keeps its finished turns. `compact` may shorten the history. With
+    """One rollout. `sample` names it, so that its seeds are its own. `deadline` is RUN's clock, or event-loop time:
+    past it the rollout is truncated and keeps its finished turns. `compact` may shorten the history. With
     `tell_budget` the model reads behind every answer what is left. Without `reply` a turn with no call is the last one;
     without `runs_calls` any is: its calls are the answer.
 

@@ -9,7 +9,7 @@ import msgspec
 from prorl_mq.schema.trajectory import Trajectory, Turn
 from prorl_mq.schema.turns import CallResult, LoggedTurn
 from prorl_mq.service.recorded import WorldDifference
-from workers.agent.journal import alike, masked
+from workers.agent.alike import alike, masked
 
 CONTEXT_LINES: Final = 3
 SHOWN_LINES: Final = 60

@@ -6,8 +6,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
-
 from prorl_mq.errors import PayloadUnavailable
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.items import Logged
@@ -18,6 +16,7 @@ from sandbox.errors import CannotRestore, SandboxError
 from sandbox.protocol import Sandbox, Saved
 from workers import metrics
 from workers.handler import LogTaken
+from workers.stages.checkpoint_record import archive_of, usable
 from workers.stages.log_faults import RebuildCut, RestoreFailed, SandboxAhead
 from workers.stages.save_pace import SavePace
 from workers.stages.work import Work
@@ -140,7 +139,7 @@ class JobLog:
 
     async def _data(self, saved: bytes, file: str, point: Checkpoint) -> bytes:
         """The archive of a checkpoint. Raises `CannotRestore` where there is another one, or none."""
-        archive = _archive(saved, point)
+        archive = archive_of(point, saved)
         if archive.data or not file:  # a worker of a release without files leaves the name of an older one
             return archive.data
         return await self._archives.get(self._work.held.ref, file)
@@ -335,19 +334,3 @@ def _lacking(answer: "asyncio.Future[str] | None") -> bool:
     if answer is None or not answer.done() or answer.cancelled() or answer.exception() is not None:
         return False
     return answer.result().isdecimal()
-
-
-def usable(point: Checkpoint, turn_records: int) -> bool:
-    """True for a checkpoint of a turn whose end is logged: the policy has not seen what a newer one holds."""
-    return 0 <= 2 * point.turn + 1 < turn_records
-
-
-def _archive(saved: bytes, point: Checkpoint) -> Archive:
-    """The archive that was noted for a checkpoint. Raises `CannotRestore` where there is another one, or none."""
-    try:
-        archive = decode(saved, Archive)
-    except msgspec.MsgspecError as error:
-        raise CannotRestore(f"the checkpoint of turn {point.turn} cannot be restored: {error}") from error
-    if archive.digest != point.digest:
-        raise CannotRestore(f"the checkpoint of turn {point.turn} cannot be restored: Redis has lost it")
-    return archive

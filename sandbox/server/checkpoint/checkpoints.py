@@ -144,7 +144,7 @@ class Checkpoints:
         shell, seen = self._shell_made(marked, kept, lost)
         kernel, kernel_lost = self._kernel_made(marked, kept, limit, hangup)
         lost += kernel_lost
-        lost += self._living.unkept(tools.shell.pid, tools.kernel.pid, marked.descriptors, tools.kernel.memory_name)
+        lost += self._unkept(marked)
         try:
             tree = settled_scan(self._places)
         except TooManyFiles as error:
@@ -215,6 +215,11 @@ class Checkpoints:
         files = len(changes.changed) + len(changes.gone)
         return saved(kept, lost, files=files, content_bytes=writer.bytes_added), b"" if known else data
 
+    def _unkept(self, marked: Marked) -> list[str]:
+        """A line for each process and open file that is not of the shell or the kernel as they begin."""
+        shell, kernel = self._tools.shell, self._tools.kernel
+        return self._living.unkept(shell.pid, kernel.pid, marked.descriptors, kernel.memory_name)
+
     def _add_states(self, writer: ArchiveWriter, marked: Marked, shell: dict[str, Any], kernel: bytes) -> None:
         editor = self._tools.editor
         edits = json.dumps(editor.edits if editor.edits != marked.edits else None).encode()
@@ -232,7 +237,7 @@ class Checkpoints:
         lost: list[str] = []
         shell, _ = self._shell_made(marked, kept, lost)
         kernel, kernel_lost = self._kernel_made(marked, kept, STATE_BYTES, hangup)
-        lost += [*kernel_lost, *self._living.unkept(tools.shell.pid, tools.kernel.pid, marked.descriptors)]
+        lost += [*kernel_lost, *self._unkept(marked)]
         if lost:
             return {"lost": [line[:LINE_CHARACTERS] for line in lost[:MOST_LOST]]}
         writer = ArchiveWriter(self._limit)

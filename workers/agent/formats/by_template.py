@@ -9,9 +9,9 @@ import msgspec
 from workers.agent import parser
 from workers.agent.calls import Call, CallFormat, Piece
 from workers.agent.formats.arguments import typed
+from workers.agent.formats.hermes_calls import HERMES
 from workers.agent.formats.interface import Model
 from workers.agent.hermes import Message
-from workers.agent.hermes_calls import HERMES
 from workers.agent.template import TemplateError
 from workers.agent.tools import Tool
 

@@ -11,8 +11,8 @@ from workers.agent.calls import CallFormat
 from workers.agent.deltas import Deltas
 from workers.agent.formats.by_template import TemplateFormat
 from workers.agent.formats.interface import Model
+from workers.agent.formats.llama_calls import LLAMA
 from workers.agent.hermes import Message
-from workers.agent.llama_calls import LLAMA
 from workers.agent.proof import prove_messages, prove_tools
 from workers.agent.tools import Tool
 

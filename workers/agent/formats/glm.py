@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from workers.agent.calls import Call, CallFormat, Piece, bad, made
+from workers.agent.formats.hermes_calls import CALL, END_CALL
 from workers.agent.formats.interface import Model
 from workers.agent.formats.turns import TurnFormat
-from workers.agent.hermes_calls import CALL, END_CALL
 
 _KEY, _END_KEY, _VALUE, _END_VALUE = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"
 _EXAMPLE = f"{CALL}tool\n{_KEY}name{_END_KEY}\n{_VALUE}value{_END_VALUE}\n{END_CALL}"

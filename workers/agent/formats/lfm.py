@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from workers.agent.calls import Call, CallFormat, Piece
 from workers.agent.formats.interface import Model
+from workers.agent.formats.llama_calls import read_list
 from workers.agent.formats.sections import sections
 from workers.agent.formats.turns import TurnFormat
-from workers.agent.llama_calls import read_list
 
 _CALLS, _END_CALLS = "<|tool_call_start|>", "<|tool_call_end|>"
 

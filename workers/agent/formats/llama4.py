@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from workers.agent.calls import Call, CallFormat, Piece
 from workers.agent.formats.interface import Model
+from workers.agent.formats.llama_calls import PYTHON_TAG
+from workers.agent.formats.llama_calls import read as read_llama
 from workers.agent.formats.turns import TurnFormat
-from workers.agent.llama_calls import PYTHON_TAG
-from workers.agent.llama_calls import read as read_llama
 
 _PYTHON, _END_PYTHON = "<|python_start|>", "<|python_end|>"
 

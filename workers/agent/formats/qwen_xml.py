@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from workers.agent.calls import Call, CallFormat, Piece, bad, made
+from workers.agent.formats.hermes_calls import CALL, END_CALL
 from workers.agent.formats.interface import Model
 from workers.agent.formats.sections import sections
 from workers.agent.formats.turns import TurnFormat
-from workers.agent.hermes_calls import CALL, END_CALL
 
 _FUNCTION, _END_FUNCTION = "<function=", "</function>"
 _PARAMETER, _END_PARAMETER = "<parameter=", "</parameter>"

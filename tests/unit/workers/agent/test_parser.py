@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.agent.calls import Call
+from workers.agent.formats.hermes_calls import HERMES
+from workers.agent.formats.llama_calls import LLAMA
 from workers.agent.formats.registry import BUILT_IN
-from workers.agent.hermes_calls import HERMES
-from workers.agent.llama_calls import LLAMA
 from workers.agent.parser import END_THINK, THINK, Parsed, parse, split_text
 
 MARKERS = (THINK, END_THINK, *HERMES.markers)
