@@ -154,7 +154,7 @@ def trainer_of(theirs: type | None = None) -> type:
         """Rows of all processes are made equally many, and divide into `steps_per_generation`, by rows of mask 0."""
 
         def __init__(self, *args: Any, rollout_func: Callable[[Sequence[Any], Any], Output], **kwargs: Any) -> None:
-            super().__init__(*args, rollout_func=_padded(rollout_func), **kwargs)
+            super().__init__(*args, rollout_func=_padded(rollout_func), **kwargs)  # pyright: ignore[reportCallIssue]
 
     return ProrlTrainer
 

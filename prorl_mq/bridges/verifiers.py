@@ -76,7 +76,8 @@ class ProrlTaskset(vf.Taskset[ProrlTask, ProrlTasksetConfig]):
             raise ValueError("the taskset has no `path`: name a file of JSON lines")
         with Path(self.config.path).open(encoding="utf-8") as lines:
             for line in filter(str.strip, lines):
-                yield ProrlTask(ProrlTaskData(row=json.loads(line)), self.config.task)
+                data = ProrlTaskData(row=json.loads(line))  # pyright: ignore[reportCallIssue] - a default it does not see
+                yield ProrlTask(data, self.config.task)
 
 
 class ProrlEnvConfig(vf.EnvConfig):

@@ -168,7 +168,9 @@ def sampling_of(given: Mapping[str, Any], **limits: int) -> Sampling:
     Raises `InvalidBatch` for what would change the distribution or the end of a completion, and is not known here.
     `limits` are fields of `Sampling` that hold where `given` says nothing.
     """
-    known = limits | {_NAMES.get(name, name): value for name, value in given.items() if value is not None}
+    known: dict[str, Any] = limits | {
+        _NAMES.get(name, name): value for name, value in given.items() if value is not None
+    }
     for name, value in known.items():
         if name in _NEUTRAL and value not in _NEUTRAL[name]:
             neutral = repr(_NEUTRAL[name][0])

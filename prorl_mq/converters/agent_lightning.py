@@ -77,7 +77,7 @@ def _ids(value: Any) -> list[int]:
 
 def _logprobs(told: Mapping[str, Any]) -> list[float] | None:
     """Of the completions' schema, or of the chat's."""
-    found = told.get("token_logprobs")
+    found: Any = told.get("token_logprobs")
     if isinstance(content := told.get("content"), list):
         found = [_mapping(each).get("logprob") for each in content]
     if not isinstance(found, list) or not all(isinstance(each, int | float) and math.isfinite(each) for each in found):

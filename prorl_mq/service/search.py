@@ -47,7 +47,7 @@ async def closed(store: Store, run: RunRef, words: Words, *, after: str, limit: 
             if record is not None:
                 searched += 1
                 trajectories = await _trajectories(store, run, record)
-                found += await asyncio.to_thread(lambda: list(hits(words, record, trajectories)))  # noqa: B023
+                found += await asyncio.to_thread(list, hits(words, record, trajectories))
     return SearchPage(hits=found, searched=searched, next=last)
 
 
