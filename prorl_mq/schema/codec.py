@@ -61,7 +61,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, kw_only=True):
     tools: Sequence[dict[str, object]]
     artefact: bytes = b""
     forked_from: ForkedFrom | None = None
-    egress: Sequence[HostReached] = ()
+    egress: Sequence[HostReached] = []
     schema: int = SHARED
 
 

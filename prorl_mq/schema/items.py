@@ -27,7 +27,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     limits: Limits
     pool: str
     tools: Sequence[str] | None = None
-    egress: Sequence[str] = ()
+    egress: Sequence[str] = []
     purpose: Purpose = Purpose.TRAIN
     priority: int = 0
     max_staleness: int | None = None

@@ -67,7 +67,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     data_source: Annotated[str, Meta(min_length=1, max_length=96)]
     payload: dict[str, Any] = {}
     sealed: dict[str, Any] = {}
-    egress: Annotated[Sequence[str], Meta(max_length=64)] = ()  # NAME or NAME:PORT that RUN's sandbox may reach
+    egress: Annotated[Sequence[str], Meta(max_length=64)] = []  # NAME or NAME:PORT that RUN's sandbox may reach
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

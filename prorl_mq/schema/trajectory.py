@@ -139,7 +139,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         b""  # `HandedOver` in MessagePack; empty: EVAL was not asked, it is too large, or the record older
     )
     forked_from: ForkedFrom | None = None  # its first turns are of that job, with mask 0; they are trained there
-    egress: Sequence[HostReached] = ()  # of its sandbox while RUN lasted
+    egress: Sequence[HostReached] = []  # of its sandbox while RUN lasted
 
     @property
     def forks(self) -> int:

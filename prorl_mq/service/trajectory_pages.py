@@ -93,7 +93,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float
     top_k: int
     forked_from: ForkedFrom | None = None  # whose turns its first ones are
-    egress: Sequence[HostReached] = ()  # hosts that its sandbox reached, or was refused
+    egress: Sequence[HostReached] = []  # hosts that its sandbox reached, or was refused
     failed: Sequence[int] = ()  # numbers of all turns with a call that failed
 
 

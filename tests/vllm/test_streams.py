@@ -49,10 +49,13 @@ async def test_a_cut_turn_is_the_uncut_one(
             monkeypatch.undo()
             clients.transport.give_up(endpoint.address, "the test cuts it")
 
-    monkeypatch.setattr(CallTokens, "add", add_and_cut)
-    answer = await turn(arrived=Arrived())
+    for _ in range(10):
+        monkeypatch.setattr(CallTokens, "add", add_and_cut)
+        answer = await turn(arrived=Arrived())
+        if policy.resumes:  # else all of it arrived in one piece: this process was too busy to read
+            break
+    assert policy.resumes == 1
     assert (answer.ids, answer.finish_reason) == (whole.ids, whole.finish_reason)
     assert answer.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
-    assert policy.resumes == 1
     assert len(answer.spans) == 2
     assert answer.spans[0].end >= len(whole.ids) // 4

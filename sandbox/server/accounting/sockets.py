@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sandbox.server.processes import Proc
 
-NETLINK, SOCK_DIAG = 16, 4
+SOCK_DIAG = 4
 BY_FAMILY, DUMP, DONE, ERROR = 20, 0x301, 3, 2
 HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 UNIX, INET, INET6, TCP, UDP = 1, 2, 10, 6, 17
@@ -18,7 +18,7 @@ ALL_STATES = 0xFFFFFFFF
 UNIX_SIZE, INET_SIZE = 16, 72  # of an answer, before its attributes
 UNIX_MEMORY, INET_MEMORY = 5, 7  # the attribute that both are asked for
 RECEIVED, SENT, QUEUED, BACKLOG = 0, 2, 5, 7  # in it, of 4 bytes each
-ANSWER_BYTES = 1 << 18
+DUMP_BYTES = 1 << 18
 ANSWER_S = 1.0
 
 
@@ -44,7 +44,7 @@ class SocketBuffers:
         self._asked = 0
         self._socket: socket.socket | None = None
         with contextlib.suppress(OSError):  # a kernel without it
-            self._socket = socket.socket(NETLINK, socket.SOCK_RAW, SOCK_DIAG)
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG)
             self._socket.settimeout(ANSWER_S)
 
     def held_bytes(self) -> int:
@@ -63,7 +63,7 @@ class SocketBuffers:
             self._socket.send(HEADER.pack(HEADER.size + len(question), BY_FAMILY, DUMP, self._asked, 0) + question)
             going = True
             while going:
-                answer = self._socket.recv(ANSWER_BYTES)
+                answer = self._socket.recv(DUMP_BYTES)
                 found, going = _read(answer, self._asked, size, memory)
                 held += found
         return held
