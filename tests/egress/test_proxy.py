@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from prorl_mq.rules.egress import operator_list, target
 from prorl_mq.schema.trajectory import HostReached
 from sandbox.lifetime import label
 from workers.egress import head, proxy
-from workers.egress.ledger import MOST_LINES, Ledger
+from workers.egress.ledger import MOST_REFUSALS, OTHERS, Ledger
 from workers.egress.proxy import CONNECTIONS, SOCKET, EgressProxy
 
 pytestmark = pytest.mark.anyio
@@ -210,13 +211,37 @@ async def test_connections_end_with_the_rollout(door: Path) -> None:
         await asyncio.open_unix_connection(str(door / SOCKET))
 
 
-async def test_a_record_is_bounded_and_counts_all(door: Path) -> None:
+@pytest.mark.parametrize("steps", range(6))
+async def test_one_that_comes_as_the_rollout_ends_is_not_served(door: Path, steps: int) -> None:
+    """Wherever the loop is with it: accepted and not begun, it belongs to nothing that could be cancelled."""
+    async with echo() as port:
+        before = asyncio.all_tasks()
+        with socket.socket(socket.AF_UNIX) as client:
+            async with made([f"localhost:{port}"]).listening(door):
+                client.connect(str(door / SOCKET))
+                client.sendall(connect(f"localhost:{port}"))
+                client.setblocking(False)
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+            async with asyncio.timeout(30):  # one that is served does not end
+                while left := asyncio.all_tasks() - before:
+                    await asyncio.wait(left)
+            with contextlib.suppress(ConnectionError, BlockingIOError):
+                assert client.recv(64) == b""
+
+
+async def test_a_record_is_bounded_and_counts_all() -> None:
+    """However much is refused, what was opened has lines of its own."""
     ledger = Ledger()
-    for number in range(3 * MOST_LINES):
+    for number in range(3 * MOST_REFUSALS):
         ledger.refused(f"host-{number}.test:443", "not listed")
+    for _ in range(2):
+        ledger.opened("listed.test:443")[1] += 5
     lines = ledger.lines()
-    assert len(lines) == MOST_LINES + 1
-    assert sum(line.connections for line in lines) == 3 * MOST_LINES
+    assert len(lines) == MOST_REFUSALS + 2
+    assert sum(line.connections for line in lines if line.refused) == 3 * MOST_REFUSALS
+    assert HostReached(host="listed.test:443", connections=2, sent_bytes=10) in lines
+    assert HostReached(host=OTHERS, refused="refused", connections=2 * MOST_REFUSALS) in lines
 
 
 async def test_localhost_is_looked_up_by_the_hosts_resolver(door: Path) -> None:

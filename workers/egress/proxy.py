@@ -35,6 +35,7 @@ class EgressProxy:
         self.ledger = Ledger()
         self._owner, self._hosts, self._allowed, self._look_up = owner, frozenset(hosts), allowed, look_up
         self._open: set[asyncio.Task[None]] = set()
+        self._over = False
 
     @contextlib.asynccontextmanager
     async def listening(self, door: Path) -> AsyncIterator[None]:
@@ -46,6 +47,7 @@ class EgressProxy:
             try:
                 yield
             finally:
+                self._over = True  # also for those that were accepted and have not begun
                 server.close()
                 for task in tuple(self._open):
                     task.cancel()
@@ -54,6 +56,9 @@ class EgressProxy:
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._over:
+            writer.transport.abort()
+            return
         if len(self._open) >= CONNECTIONS:
             self.ledger.refused("", f"a sandbox has at most {CONNECTIONS} connections")
             writer.transport.abort()
