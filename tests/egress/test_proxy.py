@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
@@ -12,10 +14,14 @@ import pytest
 from prorl_mq import resolver
 from prorl_mq.rules.egress import operator_list, target
 from prorl_mq.schema.trajectory import HostReached
+from sandbox.errors import SandboxError
+from sandbox.fake import FakeProvider
 from sandbox.lifetime import label
+from sandbox.protocol import SandboxSpec
 from workers.egress import head, proxy
 from workers.egress.ledger import MOST_REFUSALS, OTHERS, Ledger
-from workers.egress.proxy import CONNECTIONS, SOCKET, EgressProxy
+from workers.egress.opening import VARIABLE, way_out
+from workers.egress.proxy import CONNECTIONS, LOOK_UPS, SOCKET, EgressProxy
 
 pytestmark = pytest.mark.anyio
 LOOPBACK = "localhost,127.0.0.0/8,::1/128"
@@ -162,6 +168,31 @@ async def test_a_host_without_an_address_or_a_server_is_a_bad_gateway(door: Path
         assert await status(door, connect(f"shut.test:{port}")) == "502 Bad Gateway"
 
 
+async def test_slow_names_hold_up_no_other_rollout(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor a backend of the worker: a look-up that nobody waits for has its thread for as long as the resolver tries."""
+    released, held = threading.Event(), list[str]()
+
+    def looked_up(host: str) -> Sequence[str]:
+        if host == "slow.test":
+            held.append(host)
+            assert released.wait(60)
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(resolver, "_looked_up", looked_up)
+    async with asyncio.timeout(60), made(["slow.test"], "slow.test").listening(door):
+        ends = [await sent(door, connect("slow.test:443")) for _ in range(CONNECTIONS - 1)]
+        assert await status(door, connect("other.test:443")) == "403 Forbidden"  # so these have been read
+        while len(held) < LOOK_UPS:
+            await asyncio.sleep(0)
+        try:
+            assert await resolver.look_up("backend.test") == ["127.0.0.1"]
+            assert len(held) == LOOK_UPS
+        finally:
+            released.set()
+        for reader, _ in ends:
+            assert (await reader.readline()).split()[1] in {b"403", b"502"}
+
+
 async def test_a_slow_head_is_not_waited_for(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head, "WITHIN_S", 0.05)
     async with made(["pypi.org"]).listening(door):
@@ -242,6 +273,17 @@ async def test_a_record_is_bounded_and_counts_all() -> None:
     assert sum(line.connections for line in lines if line.refused) == 3 * MOST_REFUSALS
     assert HostReached(host="listed.test:443", connections=2, sent_bytes=10) in lines
     assert HostReached(host=OTHERS, refused="refused", connections=2 * MOST_REFUSALS) in lines
+
+
+async def test_a_sandbox_without_a_door_has_no_way_out(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An INIT worker of an older release makes one; nothing is opened in the worker's own directory."""
+    monkeypatch.setenv(VARIABLE, "any")
+    monkeypatch.chdir(door)
+    box = await FakeProvider().create(SandboxSpec(owner="job:1"))
+    with pytest.raises(SandboxError, match="its sandbox has no door"):
+        async with way_out(box, "job:1", ["pypi.org"]):
+            pass
+    assert not os.listdir(door)  # noqa: PTH208
 
 
 async def test_localhost_is_looked_up_by_the_hosts_resolver(door: Path) -> None:
