@@ -1,9 +1,12 @@
 """The forwarders of a sandbox: what a client does to its connection reaches the other side."""
 
+import contextlib
 import socket
 import struct
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -33,3 +36,47 @@ def test_a_connection_that_is_reset_is_given_up(carry: Callable[[socket.socket, 
         for thread in both:
             thread.join(30)
             assert not thread.is_alive()
+
+
+class Twice:
+    """A listener that ends its thread when it is asked a third time."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._accept = iter([listener.accept, listener.accept])
+
+    def accept(self) -> tuple[socket.socket, object]:
+        return next(self._accept)()
+
+
+@pytest.mark.parametrize("inside", [egress, external])
+def test_one_connection_that_cannot_be_joined_is_dropped_and_the_next_one_served(
+    inside: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As where an agent has used up the processes of its sandbox for a while."""
+    begun = threading.Thread.start
+
+    def full(_: threading.Thread) -> None:
+        monkeypatch.setattr(threading.Thread, "start", begun)
+        raise RuntimeError
+
+    def serve() -> None:
+        with contextlib.suppress(StopIteration):
+            inside.serve(Twice(listener), "socket")
+
+    monkeypatch.chdir(tmp_path)  # a socket's path is short
+    with socket.socket(socket.AF_UNIX) as there, socket.create_server(("127.0.0.1", 0)) as listener:
+        there.bind("socket")
+        there.listen()
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        monkeypatch.setattr(threading.Thread, "start", full)
+        for expected in (b"", b"x"):
+            with socket.create_connection(listener.getsockname(), timeout=30) as client:
+                server, _ = there.accept()
+                if expected:
+                    server.sendall(b"x")
+                with contextlib.suppress(ConnectionError):
+                    assert client.recv(1) == expected
+                server.close()
+        serving.join(30)
+        assert not serving.is_alive()

@@ -30,15 +30,18 @@ def forward(source: socket.socket, target: socket.socket) -> None:
 def serve(listener: socket.socket, path: str) -> None:
     """Joins each connection with one of its own to the socket."""
     while True:
-        client, _ = listener.accept()
-        server = socket.socket(socket.AF_UNIX)
         try:
-            server.connect(path)
-        except OSError:
-            client.close()
+            client, _ = listener.accept()
+            server = socket.socket(socket.AF_UNIX)
+            try:
+                server.connect(path)
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(target=forward, args=ends, daemon=True).start()
+            except (OSError, RuntimeError):  # nobody listens now, or there may be no more threads
+                client.close()
+                server.close()
+        except OSError:  # no more files, for now
             continue
-        for ends in ((client, server), (server, client)):
-            threading.Thread(target=forward, args=ends, daemon=True).start()
 
 
 def main() -> None:
