@@ -9,19 +9,21 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from prorl_mq import resolver
 from prorl_mq.rules.egress import operator_list, target
-from prorl_mq.schema.trajectory import HostReached
+from prorl_mq.schema.trajectory import HostReached, Trajectory
 from sandbox.errors import SandboxError
-from sandbox.fake import FakeProvider
+from sandbox.fake import FakeProvider, FakeSandbox
 from sandbox.lifetime import label
 from sandbox.protocol import SandboxSpec
 from workers.egress import head, proxy
 from workers.egress.ledger import MOST_REFUSALS, OTHERS, Ledger
 from workers.egress.opening import VARIABLE, way_out
 from workers.egress.proxy import CONNECTIONS, LOOK_UPS, SOCKET, EgressProxy
+from workers.handler import SandboxLost, lost_with_egress
 
 pytestmark = pytest.mark.anyio
 LOOPBACK = "localhost,127.0.0.0/8,::1/128"
@@ -103,7 +105,9 @@ async def test_a_listed_host_is_reached_and_counted(door: Path) -> None:
         (connect("0177.0.0.1:443"), "403"),
         (connect("[::1]:443"), "403"),
         (connect("pypi.org.:443"), "403"),
-        (connect("pypi.org\0.evil.org:443"), "403"),
+        (connect("pypi.org\0.evil.org:443"), "400"),
+        (connect("\33]0;title\7pypi.org:443"), "400"),
+        (connect("p\u00fdpi.org:443"), "400"),
         (b"GET http://pypi.org/ HTTP/1.1\r\nHost: pypi.org\r\n\r\n", "405"),
         (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", "400"),
         (b"CONNECT pypi.org:443\r\n\r\n", "400"),
@@ -120,6 +124,8 @@ async def test_nothing_else_is_connected_to_nor_looked_up(door: Path, request_: 
         assert (await status(door, request_)).startswith(expected)
     [line] = found.ledger.lines()
     assert line.refused
+    assert line.host.isascii()
+    assert f"{line.host} {line.refused}".isprintable()
 
 
 @pytest.mark.parametrize(("listed", "opens"), [("localhost", False), ("any,10.0.0.0/8", False), (LOOPBACK, True)])
@@ -284,6 +290,25 @@ async def test_a_sandbox_without_a_door_has_no_way_out(door: Path, monkeypatch: 
         async with way_out(box, "job:1", ["pypi.org"]):
             pass
     assert not os.listdir(door)  # noqa: PTH208
+
+
+async def test_a_rollout_whose_sandbox_is_lost_has_its_record(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second time that is its end, and an agent can bring it about."""
+    monkeypatch.setenv(VARIABLE, "any")
+    blind = await FakeProvider().create(SandboxSpec(owner="job:1"))
+    box = FakeSandbox(FakeProvider(), msgspec.structs.replace(blind.handle, door=str(door)))
+    sampled = Trajectory(segments=[], turns=[], stop_reason="sandbox")
+
+    async def acted() -> None:
+        async with way_out(box, "job:1", ["pypi.org"]) as ledger:
+            with lost_with_egress(ledger.lines):
+                assert await status(door, connect("pypi.org:22")) == "403 Forbidden"
+                raise SandboxLost("gone", sampled)
+
+    with pytest.raises(SandboxLost) as lost:
+        await acted()
+    assert lost.value.trajectory is not None
+    assert [line.host for line in lost.value.trajectory.egress] == ["pypi.org:22"]
 
 
 async def test_localhost_is_looked_up_by_the_hosts_resolver(door: Path) -> None:
