@@ -11,14 +11,18 @@ WITHIN_S: Final = 5.0
 _THREADS: Final = ThreadPoolExecutor(32, thread_name_prefix="resolver")  # threads begin when they are needed
 
 
-async def look_up(host: str, *, within_s: float = WITHIN_S) -> Sequence[str]:
-    """Every address of a host, in the resolver's order; an IP address is its own. Raises `OSError`."""
+async def look_up(host: str, *, within_s: float = WITHIN_S, threads: ThreadPoolExecutor = _THREADS) -> Sequence[str]:
+    """Every address of a host, in the resolver's order; an IP address is its own. Raises `OSError`.
+
+    A look-up that is given up keeps its thread until the resolver gives up: who asks for what others wrote brings
+    `threads`.
+    """
     try:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
         pass
     async with asyncio.timeout(within_s):
-        return await asyncio.get_running_loop().run_in_executor(_THREADS, _looked_up, host)
+        return await asyncio.get_running_loop().run_in_executor(threads, _looked_up, host)
 
 
 def _looked_up(host: str) -> Sequence[str]:

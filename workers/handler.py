@@ -7,7 +7,8 @@ the policy's output caused it (`workers.handlers.blame` finds out). An exception
 `prorl_mq.schema.faults` names it, and `retryable`.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -97,6 +98,16 @@ class SandboxLost(SandboxError):
     def __init__(self, message: str, trajectory: Trajectory | None) -> None:
         super().__init__(message)
         self.trajectory = trajectory
+
+
+@contextlib.contextmanager
+def lost_with_egress(reached: Callable[[], Sequence[HostReached]]) -> Iterator[None]:
+    """Puts them into the record of a rollout that loses its sandbox, too: an agent can bring that about."""
+    try:
+        yield
+    except SandboxLost as lost:
+        lost.trajectory = with_egress(Ran(trajectory=lost.trajectory), reached()).trajectory
+        raise
 
 
 class NodeCrowded(Exception):

@@ -23,6 +23,7 @@ def opened(state_dir: Path, spec: SandboxSpec, directory: Path, made: label.Labe
         return made
     # A name that nobody can guess, below a directory that is not listed: other users of this machine pass by.
     place = reachable_place(state_dir / "doors")
+    place.chmod(0o711)
     made = msgspec.structs.replace(made, door=str(place / secrets.token_hex(8)))
     label.write(directory, made)
     Path(made.door).mkdir(mode=0o711)

@@ -2,19 +2,28 @@
 
 import asyncio
 import contextlib
+import os
+import socket
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from prorl_mq import resolver
 from prorl_mq.rules.egress import operator_list, target
-from prorl_mq.schema.trajectory import HostReached
+from prorl_mq.schema.trajectory import HostReached, Trajectory
+from sandbox.errors import SandboxError
+from sandbox.fake import FakeProvider, FakeSandbox
 from sandbox.lifetime import label
+from sandbox.protocol import SandboxSpec
 from workers.egress import head, proxy
-from workers.egress.ledger import MOST_LINES, Ledger
-from workers.egress.proxy import CONNECTIONS, SOCKET, EgressProxy
+from workers.egress.ledger import MOST_REFUSALS, OTHERS, Ledger
+from workers.egress.opening import VARIABLE, way_out
+from workers.egress.proxy import CONNECTIONS, LOOK_UPS, SOCKET, EgressProxy
+from workers.handler import SandboxLost, lost_with_egress
 
 pytestmark = pytest.mark.anyio
 LOOPBACK = "localhost,127.0.0.0/8,::1/128"
@@ -96,7 +105,9 @@ async def test_a_listed_host_is_reached_and_counted(door: Path) -> None:
         (connect("0177.0.0.1:443"), "403"),
         (connect("[::1]:443"), "403"),
         (connect("pypi.org.:443"), "403"),
-        (connect("pypi.org\0.evil.org:443"), "403"),
+        (connect("pypi.org\0.evil.org:443"), "400"),
+        (connect("\33]0;title\7pypi.org:443"), "400"),
+        (connect("p\u00fdpi.org:443"), "400"),
         (b"GET http://pypi.org/ HTTP/1.1\r\nHost: pypi.org\r\n\r\n", "405"),
         (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", "400"),
         (b"CONNECT pypi.org:443\r\n\r\n", "400"),
@@ -113,6 +124,8 @@ async def test_nothing_else_is_connected_to_nor_looked_up(door: Path, request_: 
         assert (await status(door, request_)).startswith(expected)
     [line] = found.ledger.lines()
     assert line.refused
+    assert line.host.isascii()
+    assert f"{line.host} {line.refused}".isprintable()
 
 
 @pytest.mark.parametrize(("listed", "opens"), [("localhost", False), ("any,10.0.0.0/8", False), (LOOPBACK, True)])
@@ -159,6 +172,31 @@ async def test_a_host_without_an_address_or_a_server_is_a_bad_gateway(door: Path
     async with made(["gone.test", f"shut.test:{port}"], look_up=look_up).listening(door):
         assert await status(door, connect("gone.test:443")) == "502 Bad Gateway"
         assert await status(door, connect(f"shut.test:{port}")) == "502 Bad Gateway"
+
+
+async def test_slow_names_hold_up_no_other_rollout(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor a backend of the worker: a look-up that nobody waits for has its thread for as long as the resolver tries."""
+    released, held = threading.Event(), list[str]()
+
+    def looked_up(host: str) -> Sequence[str]:
+        if host == "slow.test":
+            held.append(host)
+            assert released.wait(60)
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(resolver, "_looked_up", looked_up)
+    async with asyncio.timeout(60), made(["slow.test"], "slow.test").listening(door):
+        ends = [await sent(door, connect("slow.test:443")) for _ in range(CONNECTIONS - 1)]
+        assert await status(door, connect("other.test:443")) == "403 Forbidden"  # so these have been read
+        while len(held) < LOOK_UPS:
+            await asyncio.sleep(0)
+        try:
+            assert await resolver.look_up("backend.test") == ["127.0.0.1"]
+            assert len(held) == LOOK_UPS
+        finally:
+            released.set()
+        for reader, _ in ends:
+            assert (await reader.readline()).split()[1] in {b"403", b"502"}
 
 
 async def test_a_slow_head_is_not_waited_for(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,13 +248,67 @@ async def test_connections_end_with_the_rollout(door: Path) -> None:
         await asyncio.open_unix_connection(str(door / SOCKET))
 
 
-async def test_a_record_is_bounded_and_counts_all(door: Path) -> None:
+@pytest.mark.parametrize("steps", range(6))
+async def test_one_that_comes_as_the_rollout_ends_is_not_served(door: Path, steps: int) -> None:
+    """Wherever the loop is with it: accepted and not begun, it belongs to nothing that could be cancelled."""
+    async with echo() as port:
+        before = asyncio.all_tasks()
+        with socket.socket(socket.AF_UNIX) as client:
+            async with made([f"localhost:{port}"]).listening(door):
+                client.connect(str(door / SOCKET))
+                client.sendall(connect(f"localhost:{port}"))
+                client.setblocking(False)
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+            async with asyncio.timeout(30):  # one that is served does not end
+                while left := asyncio.all_tasks() - before:
+                    await asyncio.wait(left)
+            with contextlib.suppress(ConnectionError, BlockingIOError):
+                assert client.recv(64) == b""
+
+
+async def test_a_record_is_bounded_and_counts_all() -> None:
+    """However much is refused, what was opened has lines of its own."""
     ledger = Ledger()
-    for number in range(3 * MOST_LINES):
+    for number in range(3 * MOST_REFUSALS):
         ledger.refused(f"host-{number}.test:443", "not listed")
+    for _ in range(2):
+        ledger.opened("listed.test:443")[1] += 5
     lines = ledger.lines()
-    assert len(lines) == MOST_LINES + 1
-    assert sum(line.connections for line in lines) == 3 * MOST_LINES
+    assert len(lines) == MOST_REFUSALS + 2
+    assert sum(line.connections for line in lines if line.refused) == 3 * MOST_REFUSALS
+    assert HostReached(host="listed.test:443", connections=2, sent_bytes=10) in lines
+    assert HostReached(host=OTHERS, refused="refused", connections=2 * MOST_REFUSALS) in lines
+
+
+async def test_a_sandbox_without_a_door_has_no_way_out(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An INIT worker of an older release makes one; nothing is opened in the worker's own directory."""
+    monkeypatch.setenv(VARIABLE, "any")
+    monkeypatch.chdir(door)
+    box = await FakeProvider().create(SandboxSpec(owner="job:1"))
+    with pytest.raises(SandboxError, match="its sandbox has no door"):
+        async with way_out(box, "job:1", ["pypi.org"]):
+            pass
+    assert not os.listdir(door)  # noqa: PTH208
+
+
+async def test_a_rollout_whose_sandbox_is_lost_has_its_record(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second time that is its end, and an agent can bring it about."""
+    monkeypatch.setenv(VARIABLE, "any")
+    blind = await FakeProvider().create(SandboxSpec(owner="job:1"))
+    box = FakeSandbox(FakeProvider(), msgspec.structs.replace(blind.handle, door=str(door)))
+    sampled = Trajectory(segments=[], turns=[], stop_reason="sandbox")
+
+    async def acted() -> None:
+        async with way_out(box, "job:1", ["pypi.org"]) as ledger:
+            with lost_with_egress(ledger.lines):
+                assert await status(door, connect("pypi.org:22")) == "403 Forbidden"
+                raise SandboxLost("gone", sampled)
+
+    with pytest.raises(SandboxLost) as lost:
+        await acted()
+    assert lost.value.trajectory is not None
+    assert [line.host for line in lost.value.trajectory.egress] == ["pypi.org:22"]
 
 
 async def test_localhost_is_looked_up_by_the_hosts_resolver(door: Path) -> None:

@@ -50,6 +50,9 @@ async def test_a_program_inside_reaches_a_server_of_the_host_through_the_door(cr
 async def test_the_door_is_read_only_inside_and_goes_with_the_sandbox(create: Create) -> None:
     box = await create(door=True)
     assert (await box.run(["touch", f"{socket_dir.INSIDE}/x"])).exit_code != 0
+    # Other users of the machine cannot list the names, which are what keeps them from its sockets.
+    door = Path(box.handle.door)
+    assert [place.stat().st_mode & 0o777 for place in (door.parent, door)] == [0o711, 0o711]
     await box.close()
     assert not os.path.exists(box.handle.door)  # noqa: ASYNC240, PTH110
 

@@ -9,7 +9,7 @@ from prorl_mq.rules.egress import NamedHost
 
 MOST_BYTES: Final = 8 << 10
 WITHIN_S: Final = 10.0
-_LINE: Final = re.compile(r"([A-Z]+) (\S+) HTTP/1\.[01]")
+_LINE: Final = re.compile(r"([A-Z]+) ([!-~]+) HTTP/1\.[01]")  # what is asked for goes into records as it is
 
 
 class ConnectRefused(Exception):

@@ -4,6 +4,7 @@ standard library only. Arguments: the port, the socket's path. Returns once the 
 
 from __future__ import annotations  # Python 3.8 may run this
 
+import contextlib
 import os
 import socket
 import sys
@@ -16,9 +17,10 @@ def carry(source: socket.socket, target: socket.socket) -> None:
         while piece := source.recv(1 << 16):
             target.sendall(piece)
         target.shutdown(socket.SHUT_WR)
-    except OSError:
+    except OSError:  # a `close` alone wakes no thread that reads, and the peer would never learn of it
         for end in (source, target):
-            end.close()
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 def serve(listener: socket.socket, path: str) -> None:

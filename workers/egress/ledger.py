@@ -5,15 +5,18 @@ from typing import Final
 
 from prorl_mq.schema.trajectory import HostReached
 
-MOST_LINES: Final = 128
+MOST_REFUSALS: Final = 64  # lines of them
 OTHERS: Final = "others"
 
 
 class Ledger:
-    """Counts. A sandbox may ask for any number of hosts, so those beyond the bound are one line."""
+    """Counts. What is opened is on the task's list, which is short, and always has its line. A sandbox may ask for any
+    number of other hosts: refusals beyond the bound are one line, so that they hide nothing.
+    """
 
     def __init__(self) -> None:
         self._lines: dict[tuple[str, str], list[int]] = {}
+        self._refusals = 0
 
     def opened(self, host: str) -> list[int]:
         """Notes a connection. The line: how many there were, and bytes that were sent and received so far."""
@@ -31,8 +34,9 @@ class Ledger:
 
     def _noted(self, host: str, why: str) -> list[int]:
         key = (host, why)
-        if key not in self._lines and len(self._lines) >= MOST_LINES:
-            key = (OTHERS, "refused" if why else "")
+        if why and key not in self._lines:
+            key = key if self._refusals < MOST_REFUSALS else (OTHERS, "refused")
+            self._refusals += 1
         line = self._lines.setdefault(key, [0, 0, 0])
         line[0] += 1
         return line

@@ -65,6 +65,8 @@ async def way_out(sandbox: Sandbox | None, owner: str, hosts: Sequence[str]) -> 
     if sandbox is None or not hosts:
         yield Ledger()
         return
+    if not sandbox.handle.door:
+        raise SandboxError("the task lists hosts and its sandbox has no door: upgrade the INIT workers, which made it")
     proxy = EgressProxy(owner, [egress.target(each) for each in hosts], allowed(hosts))
     async with proxy.listening(Path(sandbox.handle.door)):
         yield proxy.ledger

@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,7 @@ from workers.egress.ledger import Ledger
 
 SOCKET: Final = "egress"  # its name in the door's directory
 CONNECTIONS: Final = 64  # at once, of one sandbox
+LOOK_UPS: Final = 4  # at once, of one sandbox
 CONNECT_S: Final = 10.0
 IDLE_S: Final = 600.0  # without a byte in either direction
 _CHUNK: Final = 64 << 10
@@ -30,11 +33,14 @@ class EgressProxy:
     """Opens connections for one rollout, and counts them."""
 
     def __init__(
-        self, owner: str, hosts: Sequence[NamedHost], allowed: OperatorList, look_up: LookUp = resolver.look_up
+        self, owner: str, hosts: Sequence[NamedHost], allowed: OperatorList, look_up: LookUp | None = None
     ) -> None:
         self.ledger = Ledger()
-        self._owner, self._hosts, self._allowed, self._look_up = owner, frozenset(hosts), allowed, look_up
+        self._owner, self._hosts, self._allowed = owner, frozenset(hosts), allowed
+        self._threads = ThreadPoolExecutor(LOOK_UPS, "egress")  # its own: slow names hold up no other rollout
+        self._look_up = look_up or partial(resolver.look_up, threads=self._threads)
         self._open: set[asyncio.Task[None]] = set()
+        self._over = False
 
     @contextlib.asynccontextmanager
     async def listening(self, door: Path) -> AsyncIterator[None]:
@@ -46,14 +52,19 @@ class EgressProxy:
             try:
                 yield
             finally:
+                self._over = True  # also for those that were accepted and have not begun
                 server.close()
                 for task in tuple(self._open):
                     task.cancel()
+                self._threads.shutdown(wait=False, cancel_futures=True)
                 await asyncio.gather(*self._open, return_exceptions=True)
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._over:
+            writer.transport.abort()
+            return
         if len(self._open) >= CONNECTIONS:
             self.ledger.refused("", f"a sandbox has at most {CONNECTIONS} connections")
             writer.transport.abort()

@@ -6,6 +6,7 @@ harness with that address in its environment. Standard input holds one JSON obje
 
 from __future__ import annotations  # Python 3.8 may run this
 
+import contextlib
 import json
 import os
 import socket
@@ -20,23 +21,27 @@ def forward(source: socket.socket, target: socket.socket) -> None:
         while piece := source.recv(1 << 16):
             target.sendall(piece)
         target.shutdown(socket.SHUT_WR)
-    except OSError:
+    except OSError:  # a `close` alone wakes no thread that reads, and the peer would never learn of it
         for end in (source, target):
-            end.close()
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 def serve(listener: socket.socket, path: str) -> None:
     """Joins each connection with one of its own to the socket."""
     while True:
-        client, _ = listener.accept()
-        server = socket.socket(socket.AF_UNIX)
         try:
-            server.connect(path)
-        except OSError:
-            client.close()
+            client, _ = listener.accept()
+            server = socket.socket(socket.AF_UNIX)
+            try:
+                server.connect(path)
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(target=forward, args=ends, daemon=True).start()
+            except (OSError, RuntimeError):  # nobody listens now, or there may be no more threads
+                client.close()
+                server.close()
+        except OSError:  # no more files, for now
             continue
-        for ends in ((client, server), (server, client)):
-            threading.Thread(target=forward, args=ends, daemon=True).start()
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers import metrics
 from workers.agent.loading import load_ahead
 from workers.egress.opening import way_out
-from workers.handler import Handler, Ran, SandboxLost, with_egress
+from workers.handler import Handler, Ran, SandboxLost, lost_with_egress, with_egress
 from workers.inference.run_clock import RunClock, Stalled
 from workers.stages import failures
 from workers.stages.contexts import MakePolicy, RunContext
@@ -194,7 +194,8 @@ class RunStage:
                 way_out(box, context.job.job_id, work.spec.egress) as ledger,
                 clock.limit(-GRACE_S) as limit,
             ):
-                ran = returned(await _acted(self._registry[work.spec.data_source], context), Ran, work)
+                with lost_with_egress(ledger.lines):
+                    ran = returned(await _acted(self._registry[work.spec.data_source], context), Ran, work)
                 _check_time(ran, clock, work.spec.limits.run_ms / 1000)
                 if _out_of_time(ran) and not context.has_sampled:
                     raise OverBudget
