@@ -1,5 +1,8 @@
 """An installation is quiet where it works, and says where its log is where it does not."""
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -49,6 +52,22 @@ async def test_one_that_fails_shows_its_last_words_and_the_log(tmp_path: Path, m
     assert f"installer.sh ended with exit code 3; the whole log is {tmp_path}/logs/install-tools.log" in said
     assert said.endswith("99\n100\nno room")
     assert "\n50\n" not in said
+
+
+async def test_an_interrupt_ends_the_installer_and_what_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part(tmp_path, 'sleep 600 & echo $! >"$1/pid"; touch "$1/begun"; wait', monkeypatch)
+    installing = asyncio.create_task(command.install(["one"], tmp_path))
+    while not (tmp_path / "begun").exists():
+        assert not installing.done()
+        await asyncio.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(asyncio.CancelledError):
+        await installing
+    pid = (tmp_path / "pid").read_text().strip()
+    while (status := Path(f"/proc/{pid}/status")).exists() and "State:\tZ" not in status.read_text():
+        await asyncio.sleep(0.01)
 
 
 async def test_folders_are_copied(tmp_path: Path) -> None:
