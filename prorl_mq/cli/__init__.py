@@ -36,3 +36,9 @@ def _run(given: argparse.Namespace) -> int:
     except BrokenPipeError:  # whoever read our output has gone
         sys.stderr.close()
         return 141
+    except OSError as error:
+        if error.filename is None:  # of no file
+            raise
+        reason = f"{error.filename}: {error.strerror}; check this path, who may write there, and the room on its disk"
+        print(f"prorl-mq {given.command}: {reason}", file=sys.stderr)
+        return 2
