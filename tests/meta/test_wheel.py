@@ -74,7 +74,7 @@ def test_monitoring_and_examples_come_from_the_wheel(
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "monitoring/grafana-dashboard.json").is_file()
     assert (tmp_path / "monitoring/alerts.yml").read_bytes() == (ROOT / "ops/prometheus/alerts.yml").read_bytes()
-    assert (tmp_path / "examples/trainers/verl_agent_loop.py").is_file()
+    assert (tmp_path / "examples/trainers/prorl_rollouts.py").is_file()
 
 
 def test_installers_of_the_wheel_find_the_programs_that_they_call(wheel: Path) -> None:
