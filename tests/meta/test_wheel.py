@@ -59,10 +59,13 @@ def test_a_program_of_the_service_says_which_extra_it_needs(
     assert done.stderr.count("\n") == 1
 
 
-def test_a_command_that_starts_the_service_says_so_too(
-    program: Callable[..., "subprocess.CompletedProcess[str]"],
+@pytest.mark.parametrize("command", ["up", "view"])
+def test_a_command_that_needs_the_service_says_so_too(
+    program: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, command: str
 ) -> None:
-    done = program("prorl-mq", "up")
+    file = tmp_path / "out.jsonl"
+    file.touch()
+    done = program("prorl-mq", command, *([file] if command == "view" else []))
     assert done.returncode == 2
     assert done.stderr.endswith(" is not installed: pip install 'prorl-mq[service]'\n")
 
