@@ -2,6 +2,8 @@
 
 import hashlib
 import hmac
+import os
+import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +53,7 @@ class TokensFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_tenants(path: Path) -> TokensFile:
-    """Raises `ConfigurationError`; its message holds no token."""
+    """Raises `ConfigurationError`, also where others may read the file; its message holds no token."""
     try:
         found = convert(_parsed(path), TokensFile)
     except OSError as error:
@@ -86,5 +88,8 @@ def _digest(token: str) -> bytes:
 
 
 def _parsed(path: Path) -> Any:
-    text = path.read_text("utf-8")
+    with path.open("rb") as file:
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+            raise ConfigurationError(f"the tokens file {path} can be read by others: chmod 600 it")
+        text = file.read().decode()
     return msgspec.json.decode(text) if path.suffix == ".json" else tomllib.loads(text)

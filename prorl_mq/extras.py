@@ -7,6 +7,7 @@ import sys
 from typing import Final
 
 DISTRIBUTION: Final = "prorl-mq"
+ALL: Final = "demo"  # made of other extras, of which one is enough
 
 
 def extra_of(module: str) -> str | None:
@@ -23,6 +24,7 @@ def extra_of(module: str) -> str | None:
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", conditions)
         if extra and distribution == wanted:
             found.append(extra[1])
+    found = [extra for extra in found if extra != ALL] or found
     return "service" if "service" in found else next(iter(found), None)
 
 

@@ -20,12 +20,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace) -> int:
     try:
-        command = importlib.import_module(f"prorl_mq.cli.{module_of(given)}")
-    except ModuleNotFoundError as error:
+        return _carry_out(given)
+    except ModuleNotFoundError as error:  # some libraries are imported where a command first needs them
         if error.name is None or extra_of(error.name) is None:
             raise
         print(f"prorl-mq {given.command}: {advice(error)}", file=sys.stderr)
         return 2
+
+
+def _carry_out(given: argparse.Namespace) -> int:
+    command = importlib.import_module(f"prorl_mq.cli.{module_of(given)}")
     try:
         return int(asyncio.run(command.run(given)))
     except ProrlError as error:
@@ -36,3 +40,9 @@ def _run(given: argparse.Namespace) -> int:
     except BrokenPipeError:  # whoever read our output has gone
         sys.stderr.close()
         return 141
+    except OSError as error:
+        if error.filename is None:  # of no file
+            raise
+        reason = f"{error.filename}: {error.strerror}; check this path, who may write there, and the room on its disk"
+        print(f"prorl-mq {given.command}: {reason}", file=sys.stderr)
+        return 2

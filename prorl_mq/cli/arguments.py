@@ -100,9 +100,10 @@ UP = (
     Setting("--slots", "jobs at a time in each", type=positive, default=8, metavar="N"),
     PORT,
     Setting("--host", "address that the API listens on; beyond loopback it needs --tokens", default="127.0.0.1"),
-    Setting("--tokens", "TOML file with the bearer token of each tenant", type=Path, metavar="FILE"),
-    Setting("--compat-port", "port of ProRL Agent's routes, 0 takes a free one; else 8006, or with --port 0 a free one",
-            type=port, metavar="PORT"),
+    Setting("--tokens", "TOML file with the bearer token of each tenant", type=Path, metavar="FILE",
+            variable="PRORL_TOKENS"),
+    Setting("--compat-port", "port of ProRL Agent's routes, 0 takes a free one; else 8006, with --port 0 a free one, "
+            "beside --tokens none", type=port, metavar="PORT"),
     NAMESPACE,
     SANDBOX,
     TOKENIZER,
@@ -299,7 +300,7 @@ DASHBOARD = (
     Setting("--rebuild", "write every record of RQ again, and end", alone=True),
 )
 INSTALL = (
-    Setting("parts", "what to install: sandbox, demo, monitoring; else sandbox and monitoring", nargs="*",
+    Setting("parts", "what to install: sandbox, demo, monitoring, examples; else all but demo", nargs="*",
             metavar="PART"),
     STATE_DIR,
 )  # fmt: skip

@@ -12,11 +12,17 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.settings import Setting, Settings, SubCommand
 
 FAULTS = (ConfigurationError,)
+# `complete` of bashcompinit needs compinit, which a bare ~/.zshrc does not call.
+ZSH: Final = """whence compdef >/dev/null || {
+  autoload -U compinit && compinit
+}
+autoload -U +X bashcompinit && bashcompinit
+"""
 SCRIPT: Final = """# Completion of prorl-mq. In ~/.bashrc or ~/.zshrc: source <(prorl-mq completion {shell})
 {start}_prorl_mq() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} command=${{COMP_WORDS[1]}} words
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} command=${{COMP_WORDS[1]}} offered
   if [ "$COMP_CWORD" -eq 1 ]; then
-    words="{commands}"
+    offered="{commands}"
   else
     case "$command $before" in
 {choices}
@@ -25,7 +31,7 @@ SCRIPT: Final = """# Completion of prorl-mq. In ~/.bashrc or ~/.zshrc: source <(
         esac ;;
     esac
   fi
-  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  COMPREPLY=($(compgen -W "$offered" -- "$word"))
 }}
 complete -o default -F _prorl_mq prorl-mq
 """
@@ -43,13 +49,13 @@ def script(shell: str, commands: Mapping[str, SubCommand]) -> str:
         each = list(flat(command.settings))
         flags = [setting.name for setting in each if setting.name.startswith("-")]
         places = [word for setting in each if not setting.name.startswith("-") for word in setting.choices]
-        options.append(f'          {name}) words="{" ".join([*places, *flags, "--help"])}" ;;')
+        options.append(f'          {name}) offered="{" ".join([*places, *flags, "--help"])}" ;;')
         choices += [
-            f'      "{name} {setting.name}") words="{" ".join(setting.choices)}" ;;'
+            f'      "{name} {setting.name}") offered="{" ".join(setting.choices)}" ;;'
             for setting in each
             if setting.name.startswith("-") and setting.choices
         ]
-    start = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
+    start = ZSH if shell == "zsh" else ""
     return SCRIPT.format(
         shell=shell, start=start, commands=" ".join(commands), choices="\n".join(choices), options="\n".join(options)
     )

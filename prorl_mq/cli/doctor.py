@@ -5,6 +5,7 @@ import asyncio
 import importlib.metadata
 import importlib.util
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -79,7 +80,7 @@ async def findings(given: argparse.Namespace) -> AsyncIterator[Finding]:
     except (ProrlError, RedisError, OSError) as error:
         where = given.redis or f"the service in {given.state_dir}"
         yield Finding("redis", f"{where}: {error}", "start it (`prorl-mq up`), or name a running one with --redis URL")
-    yield await _sandbox(given.sandbox)
+    yield await _sandbox(given.sandbox, given.state_dir)
     if not addresses:
         yield Finding("backend", "there is none", "add one: `prorl-mq up --backend URL`, or name it with --backend")
     for address in dict.fromkeys(addresses):
@@ -158,17 +159,17 @@ async def _payloads(store: Store) -> Finding:
     return Finding("payloads", await payload_files.told(store.payloads))
 
 
-async def _sandbox(kind: str) -> Finding:
+async def _sandbox(kind: str, state: Path) -> Finding:
     if kind == "none":
         return Finding("sandbox", "not wanted")
     words = ("sandbox", "selfcheck", "--kind", kind)
-    code, lines = await _module(*words)
+    code, lines = await _module(*words, env={"PRORL_STATE": str(state)})
     if code == 0:
         notes = {name: line.rpartition(" ms  ")[2] for name in NOTES for line in lines if line.startswith(f"{name} ")}
         told = "".join(f"; {NOTES[name]} {note}" for name, note in notes.items())
         return Finding("sandbox", f"{kind}: a sandbox was created, and passed its checks{told}")
     wrong = next((line for line in lines if " failed " in line), lines[-1])
-    first = SERVER_FIX if kind == "remote" else "prorl-mq install-tools"
+    first = SERVER_FIX if kind == "remote" else f"prorl-mq install-tools --state-dir {shlex.quote(str(state))}"
     return Finding("sandbox", f"{kind}: {wrong}", f"{first}; then look at `python -m {' '.join(words)}`")
 
 

@@ -58,7 +58,7 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
         host=given.host,
         port=given.port,
         tokens=given.tokens.absolute() if given.tokens else None,
-        compat_port=given.compat_port if given.compat_port is not None else (given.port and COMPAT_PORT),
+        compat_port=given.compat_port if given.compat_port is not None else compat_port(given),
         sandbox=given.sandbox,
         tokenizer=tokenizer.absolute() if tokenizer else None,
         backends=tuple(given.backend),
@@ -68,13 +68,18 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
     )
 
 
+def compat_port(given: argparse.Namespace) -> int | None:
+    """None beside tokens: those routes ask for none, and every user of the machine reaches them."""
+    return None if given.tokens else given.port and COMPAT_PORT
+
+
 def ready(service: LocalService, seconds: float) -> str:
     """Summary of a service that has come up, for its user."""
     settings = service.settings
     workers = ", ".join(f"{stage.value} {count}" for stage, count in settings.processes.items())
     rows = {
         **addresses(service),
-        "ProRL v1": service.compat_url,
+        "ProRL v1": service.compat_url or "not served beside --tokens, as its routes ask for none; else --compat-port",
         "Redis": re.sub(r"://[^/@]*@", "://", service.redis.url) if service.redis else "",  # without a password
         "workers": f"{workers}; {settings.slots} jobs at a time in each",
         **({} if settings.tokenizer else {"tokenizer": tokenizers.NONE}),

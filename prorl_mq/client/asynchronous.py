@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -202,14 +203,24 @@ class AsyncClient:
 
 def _door(url: str, *, token: str | None, uds: str | None, tenant: str, namespace: str) -> Door:
     scheme = url.partition("://")[0]
-    if scheme in {"http", "https"} or url.startswith(("/", ".")):
+    if (scheme in {"http", "https"} and _names_server(url)) or url.startswith(("/", ".")):
         return HttpDoor(url, token=token, uds=uds)
     if scheme in SCHEMES:
         from prorl_mq.client.redis import RedisDoor  # with redis and the store, which HTTP needs nothing of
         from prorl_mq.store.server.connection import RedisSettings
 
         return RedisDoor(RedisSettings(url=url, namespace=namespace), tenant=tenant)
-    raise ConfigurationError(f"{url!r} is no address of the service: it begins with http://, redis:// or unix://")
+    raise ConfigurationError(
+        f"{url!r} is no address of the service: http://HOST:PORT, or one that begins with redis:// or unix://"
+    )
+
+
+def _names_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is none
+        return False
 
 
 def _made(fields: Mapping[str, Any], kind: type[T]) -> T:

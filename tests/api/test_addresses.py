@@ -204,6 +204,7 @@ def test_the_tokens_file_declares_backends(tmp_path: Path) -> None:
         'backends = ["10.1.0.0/16:8000-8999", "*.gpu.cluster", "[fd00:1::/32]"]\n'
         '[tenants.ops]\ntoken = "token-of-ops"\nbackends = ["any"]\n'
     )
+    path.chmod(0o600)
     assert load_tenants(path).backends == {
         "ann": None, "bob": ("10.1.0.0/16:8000-8999", "*.gpu.cluster", "[fd00:1::/32]"), "ops": ("any",),
     }  # fmt: skip
@@ -217,6 +218,7 @@ def test_the_tokens_file_declares_backends(tmp_path: Path) -> None:
 def test_what_declares_no_addresses_is_named(tmp_path: Path, backends: str, said: str) -> None:
     path = tmp_path / "tokens.toml"
     path.write_text(f'[tenants.ann]\ntoken = "token-of-ann"\nbackends = {backends}\n')
+    path.chmod(0o600)
     with pytest.raises(ConfigurationError, match=r"tokens file") as caught:
         load_tenants(path)
     assert said in str(caught.value)

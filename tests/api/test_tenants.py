@@ -59,6 +59,8 @@ def test_a_tokens_file_may_be_toml_or_json(tmp_path: Path) -> None:
     toml, js = tmp_path / "t.toml", tmp_path / "t.json"
     toml.write_text('[tenants.ann]\ntoken = "token-of-ann"\n[tenants.bob]\ntoken = "token-of-bob"\n')
     js.write_text('{"tenants": {"ann": {"token": "token-of-ann"}, "bob": {"token": "token-of-bob"}}}')
+    for each in (toml, js):
+        each.chmod(0o600)
     assert load_tokens(toml) == load_tokens(js) == TOKENS
 
 
@@ -71,7 +73,19 @@ def test_a_tokens_file_may_be_toml_or_json(tmp_path: Path) -> None:
 def test_a_wrong_tokens_file_is_explained_without_its_tokens(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "t.toml"
     path.write_text(text)
+    path.chmod(0o600)
     with pytest.raises(ConfigurationError) as error:
         load_tokens(path)
     assert said in str(error.value)
     assert "12345678" not in str(error.value)
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o640, 0o620])
+def test_a_tokens_file_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "t.toml"
+    path.write_text('[tenants.ann]\ntoken = "token-of-ann"\n')
+    path.chmod(mode)
+    with pytest.raises(ConfigurationError, match="chmod 600 it"):
+        load_tokens(path)
+    path.chmod(0o600)
+    assert list(load_tokens(path)) == ["ann"]

@@ -67,14 +67,13 @@ def test_a_demo_with_a_tool_call_and_a_reward_succeeds_and_leaves_nothing_runnin
 
 
 class Terminal:
-    """A demo on a pseudo-terminal, and what it has said there."""
+    """A demo on a pseudo-terminal, and what it has said there. `ci`: as a job of CI with a terminal."""
 
-    def __init__(self, *words: object) -> None:
+    def __init__(self, *words: object, ci: str = "") -> None:
         self.said = ""
         self._terminal, side = pty.openpty()
-        self.process = subprocess.Popen(
-            command("demo", *words), stdin=side, stdout=side, stderr=side, start_new_session=True
-        )
+        argv, env = command("demo", *words), {**os.environ, "CI": ci}
+        self.process = subprocess.Popen(argv, stdin=side, stdout=side, stderr=side, start_new_session=True, env=env)
         os.close(side)
 
     def wait_for(self, text: str) -> str:
@@ -124,6 +123,23 @@ def test_on_a_terminal_missing_tools_are_offered(state: Path) -> None:
         demo.type("n\n")
         assert demo.end() == 2
         assert "prorl-mq install-tools demo" in demo.said.replace("\r\n", "")
+    finally:
+        demo.process.kill()
+
+
+@pytest.mark.parametrize("way", ["end of input", "interrupt", "CI"])
+def test_nothing_is_installed_without_an_answer(state: Path, way: str) -> None:
+    demo = Terminal("--state-dir", state, ci="true" if way == "CI" else "")
+    try:
+        if way != "CI":
+            demo.wait_for("[Y/n]")
+        if way == "end of input":
+            demo.type("\x04")
+        if way == "interrupt":
+            demo.process.send_signal(signal.SIGINT)
+        assert demo.end() == (130 if way == "interrupt" else 2)
+        assert ("[Y/n]" in demo.said) == (way != "CI")
+        assert not (state / "logs").exists()
     finally:
         demo.process.kill()
 

@@ -78,10 +78,12 @@ def test_beyond_loopback_a_tenants_token_opens_the_service_and_owns_its_backends
 ) -> None:
     tokens = tmp_path / "tokens.toml"
     tokens.write_text('[tenants.ann]\ntoken = "secret-of-ann"\nbackends = ["any"]\n')
+    tokens.chmod(0o600)
     monkeypatch.setenv("PRORL_TOKEN", "secret-of-ann")
     service = up("--sandbox", "none", "--host", "0.0.0.0", "--tokens", tokens, "--backend", start_backend())
     monkeypatch.delenv("PRORL_TOKEN")
     assert f"elsewhere http://{socket.gethostname()}:" in service.wait_for("Ctrl-C drains")
+    assert "ProRL v1  not served beside --tokens" in service.said  # whose routes ask for no token
     asked = ("run", "--json", "--url", service.url)
     refused = prorl(*asked)
     assert refused.returncode == 1

@@ -263,6 +263,7 @@ def test_a_trainer_that_imports_the_client_gets_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
-def test_an_address_of_another_kind_is_refused() -> None:
+@pytest.mark.parametrize("address", ["ftp://h", "http://", "http://h:80x", "http://h:0"])
+def test_what_is_no_address_of_the_service_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError, match="begins with"):
-        Client("ftp://h")
+        Client(address)

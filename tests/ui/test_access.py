@@ -31,6 +31,7 @@ def guarded(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The address of an API that asks for a token."""
     tokens = tmp_path_factory.mktemp("tokens") / "tokens.toml"
     tokens.write_text("[tenants.default]\ntoken = 'token-of-default'\n")
+    tokens.chmod(0o600)
     return stand.start_api("api-guarded", "--tokens", str(tokens))
 
 

@@ -51,6 +51,7 @@ def test_with_tokens_the_page_asks_for_one_and_shows_its_tenant_alone(
 ) -> None:
     stand.submit("mine", "first", [("count-1", counted())], n=2)
     (tmp_path / "tokens.toml").write_text(TOKENS)
+    (tmp_path / "tokens.toml").chmod(0o600)
     url = stand.start_api("api-tokens", "--tokens", str(tmp_path / "tokens.toml"))
     page = opened("runs/mine", url=url)
     expect(page.get_by_role("heading", level=1)).to_have_text("Sign in")

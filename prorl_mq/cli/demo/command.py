@@ -32,6 +32,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.screen.tables import table
+from prorl_mq.process.screen.terminal import attended
 from prorl_mq.schema.messages import BatchRequest, Limits, Sampling, Stage
 from prorl_mq.schema.trajectory import Trajectory
 
@@ -120,7 +121,7 @@ def told(given: argparse.Namespace, answers: Path, pool: str) -> int:
 
 def stays(given: argparse.Namespace) -> bool:
     """True for a person at a terminal, who has a Ctrl-C."""
-    return not given.once and sys.stdin.isatty() and sys.stdout.isatty()
+    return not given.once and attended(sys.stdin, sys.stdout)
 
 
 def next_steps(service: LocalService, given: argparse.Namespace) -> str:
@@ -165,7 +166,7 @@ def offer_tools(state: Path, name: str) -> None:
     """The demo's sandboxes use what was installed for all."""
     for tool in TOOLS:
         link = state / name / tool
-        if (state / tool).is_dir() and not link.is_symlink():
+        if (state / tool).is_dir() and not (link.is_symlink() or link.exists()):
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(Path("..") / tool)
 

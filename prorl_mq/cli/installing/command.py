@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import contextlib
 import os
+import signal
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -11,8 +13,10 @@ from typing import Final
 
 from prorl_mq.cli.installing import parts
 from prorl_mq.cli.installing.progress import Installing
+from prorl_mq.cli.interruption import interruptible
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.arguments import unknown
+from prorl_mq.process.screen.terminal import attended
 
 FAULTS = (ConfigurationError,)
 SHOWN: Final = 15  # last lines of an installer that failed
@@ -30,15 +34,26 @@ async def run(given: argparse.Namespace) -> int:
 async def offer_to_install(names: Sequence[str], state: Path) -> None:
     """Installs parts that are missing, if a person at a terminal agrees."""
     absent = [name for name in names if not parts.complete(parts.PARTS[name], state)]
-    if not absent or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not absent or not attended(sys.stdin, sys.stderr):
         return
     print(f"not installed in {state}:", file=sys.stderr)
     for name in absent:
         print(f"  {name}: {parts.PARTS[name].what}", file=sys.stderr)
     print("install it now? [Y/n] ", end="", file=sys.stderr, flush=True)
-    answer = await asyncio.to_thread(sys.stdin.readline)
-    if answer.strip().lower() in {"", "y", "yes"}:
+    answer = await _typed()
+    if answer and answer.strip().lower() in {"", "y", "yes"}:  # the end of the input is no answer
         await install(absent, state)
+
+
+async def _typed() -> str:
+    """A line from the terminal. In a thread a read would outlast Ctrl-C."""
+    loop, there = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin, there.set)
+    try:
+        await there.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
+    return sys.stdin.readline()
 
 
 async def install(names: Sequence[str], state: Path) -> None:
@@ -88,15 +103,20 @@ async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str
                 progress.said(line)
                 remarks |= for_user
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(read(process.stdout, for_user=True))
-            group.create_task(read(process.stderr))
-        code = await process.wait()
-    finally:
-        if process.returncode is None:
-            os.killpg(process.pid, 15)
-            await process.wait()
+    def end(number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+
+    with interruptible(lambda: end(signal.SIGKILL)):
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(read(process.stdout, for_user=True))
+                group.create_task(read(process.stderr))
+            code = await process.wait()
+        finally:
+            if process.returncode is None:
+                end(signal.SIGTERM)
+                await process.wait()
     if code:
         told = "\n".join(last)
         raise ConfigurationError(f"{Path(argv[1]).name} ended with exit code {code}; the whole log is {log}:\n{told}")

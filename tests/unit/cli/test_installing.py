@@ -1,5 +1,8 @@
 """An installation is quiet where it works, and says where its log is where it does not."""
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,14 @@ def part(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program.write_text(text)
     monkeypatch.setattr(parts, "shipped", lambda _: program)
     monkeypatch.setattr(parts, "PARTS", {"one": Part("a thing", 1, parts.Installer("installer.sh"), "made")})
+
+
+def runs(pid: str) -> bool:
+    """False for one that has ended and that nobody has waited for, too."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
 
 
 async def test_what_an_installer_says_is_in_the_log_alone(
@@ -49,6 +60,21 @@ async def test_one_that_fails_shows_its_last_words_and_the_log(tmp_path: Path, m
     assert f"installer.sh ended with exit code 3; the whole log is {tmp_path}/logs/install-tools.log" in said
     assert said.endswith("99\n100\nno room")
     assert "\n50\n" not in said
+
+
+async def test_an_interrupt_ends_the_installer_and_what_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part(tmp_path, 'sleep 600 & echo $! >"$1/pid"; touch "$1/begun"; wait', monkeypatch)
+    installing = asyncio.create_task(command.install(["one"], tmp_path))
+    while not (tmp_path / "begun").exists():
+        assert not installing.done()
+        await asyncio.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(asyncio.CancelledError):
+        await installing
+    while runs((tmp_path / "pid").read_text().strip()):
+        await asyncio.sleep(0.01)
 
 
 async def test_folders_are_copied(tmp_path: Path) -> None:
