@@ -25,7 +25,9 @@ SPARE_PROCESSES, SPARE_BYTES = 32, 64 << 20  # the server, its threads and the i
 RUN_WEIGHT, EVAL_WEIGHT = 100, 400  # of CPU time; 100 is what a group has that nobody has weighed
 SHARES = 1024  # the same in version 1
 ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"'
+MOST_AND_LIMIT = ("max_usage_in_bytes", "limit_in_bytes")
 EMPTY_S = 10.0
+FULL_BYTES = 1 << 20  # below its limit a group is full: what did not fit was larger than a page
 
 
 class ControlGroups(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,6 +198,37 @@ def remove(places: Sequence[Path]) -> None:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.005)  # its last process is on its way out; an event would need a watch on its file
+
+
+def overruns(places: Iterable[str]) -> int:
+    """How many processes of groups the kernel has ended for memory, of groups that had reached their limit.
+
+    The node may lack memory instead: then a group has not.
+    """
+    return sum(_overruns(Path(place)) for place in places)
+
+
+def _overruns(place: Path) -> int:
+    with contextlib.suppress(OSError):  # the group of another controller; or it is gone
+        if (place / "memory.oom_control").exists():  # `memory.failcnt` stays 0 in some kernels
+            ended = _counters(place / "memory.oom_control").get("oom_kill", 0)
+            return ended if ended and any(map(_was_full, (place / "memory", place / "memory.memsw"))) else 0
+        counters = _counters(place / "memory.events")
+        return counters.get("oom_kill", 0) if counters.get("oom", 0) else 0
+    return 0
+
+
+def _was_full(counter: Path) -> bool:
+    """True if a counter of version 1 was once at its limit."""
+    with contextlib.suppress(FileNotFoundError):  # a kernel that does not account for swap
+        most, limit = (Path(f"{counter}.{each}").read_text("utf-8") for each in MOST_AND_LIMIT)
+        return int(most) + FULL_BYTES > int(limit)
+    return False
+
+
+def _counters(file: Path) -> Mapping[str, int]:
+    pairs = (line.split() for line in file.read_text("utf-8").splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
 
 
 def _kill(place: Path) -> None:

@@ -1,9 +1,12 @@
 """Control groups: found where they are delegated, and used there."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from sandbox.errors import SandboxError, SandboxGone, SandboxOverrun
 from sandbox.lifetime import cgroup, label
 from sandbox.protocol import SandboxLimits
 from tests.sandbox.conftest import ISOLATED, Create
@@ -97,3 +100,58 @@ async def test_memory_that_a_watchdog_cannot_see_is_limited_in_control_groups(
     monkeypatch.setattr(cgroup, "join", lambda _groups, _directory, made, _spec: (made, []))
     unlimited = await create(limits=LIMITS)
     assert (await unlimited.run(["python3", "-c", HIDDEN], timeout_s=60)).stdout == b"done\n"
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(groups is None, reason="no control groups can be made here: `make test-cgroups` does it elsewhere")
+@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+async def test_a_sandbox_that_the_kernel_ends_for_its_own_limit_says_so(
+    create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server itself takes the memory here. Without groups it refuses, and lives on."""
+    sandbox = await create(limits=LIMITS)
+    with pytest.raises(SandboxOverrun, match="took all the memory"):
+        await sandbox.write_file("file", bytes(250 << 20))
+    await sandbox.close()
+    monkeypatch.setattr(cgroup, "join", lambda _groups, _directory, made, _spec: (made, []))
+    unlimited = await create(limits=LIMITS)
+    with pytest.raises((OSError, SandboxError)):
+        await unlimited.write_file("file", bytes(250 << 20))
+    assert (await unlimited.bash("echo on")).output == "on\n"
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(groups is None, reason="no control groups can be made here: `make test-cgroups` does it elsewhere")
+@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+async def test_a_sandbox_that_is_killed_long_after_it_took_too_much_does_not_say_so(create: Create) -> None:
+    sandbox = await create(limits=LIMITS)
+    made = label.read(Path(sandbox.handle.directory))
+    assert made is not None
+    assert (await sandbox.run(["python3", "-c", HIDDEN], timeout_s=60)).exit_code == 137
+    assert cgroup.overruns(made.cgroups) >= 1
+    os.kill(sandbox.handle.pid, signal.SIGKILL)
+    with pytest.raises(SandboxGone) as gone:
+        await sandbox.bash("echo on")
+    assert type(gone.value) is SandboxGone
+
+
+ENDED = {"memory.oom_control": "under_oom 0\noom_kill 3\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"memory.events": "oom 2\noom_kill 3\n"}, 3),
+        ({"memory.events": "oom 0\noom_kill 3\n"}, 0),
+        ({**ENDED, "memory.max_usage_in_bytes": "8388608\n", "memory.limit_in_bytes": "8388608\n"}, 3),
+        ({**ENDED, "memory.max_usage_in_bytes": "4194304\n", "memory.limit_in_bytes": "8388608\n"}, 0),
+        ({**ENDED, "memory.memsw.max_usage_in_bytes": "9\n", "memory.memsw.limit_in_bytes": "9\n"}, 3),
+        ({"pids.max": "3\n"}, 0),
+    ],
+)
+def test_what_the_node_ends_for_its_own_memory_is_no_overrun(
+    files: dict[str, str], expected: int, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert cgroup.overruns([str(tmp_path), str(tmp_path / "gone")]) == expected
