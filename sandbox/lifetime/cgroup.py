@@ -143,7 +143,12 @@ def join(
     except OSError:
         remove([Path(each) for each in places])
         raise
-    return made, ["/bin/sh", "-c", ENTER, "sh", *places, "--"]
+    return made, entering(places)
+
+
+def entering(places: Sequence[str]) -> list[str]:
+    """The start of a command line of what is to run in groups; empty without any."""
+    return ["/bin/sh", "-c", ENTER, "sh", *places, "--"] if places else []
 
 
 def _limit(own: Mapping[str, Path], limits: Mapping[str, int]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sandbox.errors import SandboxError, SandboxGone, SandboxOverrun
 from sandbox.lifetime import cgroup, label
 from sandbox.protocol import SandboxLimits
-from tests.sandbox.conftest import ISOLATED, Create
+from tests.sandbox.conftest import ISOLATED, WITHOUT_PYTHON, Create
 
 MOUNTS = """\
 22 1 0:20 / /proc rw - proc proc rw
@@ -100,6 +100,21 @@ async def test_memory_that_a_watchdog_cannot_see_is_limited_in_control_groups(
     monkeypatch.setattr(cgroup, "join", lambda _groups, _directory, made, _spec: (made, []))
     unlimited = await create(limits=LIMITS)
     assert (await unlimited.run(["python3", "-c", HIDDEN], timeout_s=60)).stdout == b"done\n"
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(groups is None, reason="no control groups can be made here: `make test-cgroups` does it elsewhere")
+@pytest.mark.parametrize("kind", [*ISOLATED, *WITHOUT_PYTHON], indirect=True)
+async def test_whatever_runs_in_a_sandbox_is_in_its_groups(create: Create) -> None:
+    """Also the server that stands outside, and what it starts."""
+    sandbox = await create(limits=LIMITS)
+    made = label.read(Path(sandbox.handle.directory))
+    assert made is not None
+    await sandbox.bash("sleep 300 & until grep -q sleep /proc/$!/comm; do :; done")
+    for place in made.cgroups:
+        pids = contents(Path(place, "cgroup.procs")).split()
+        assert str(made.server_pid or made.pid) in pids
+        assert "sleep" in {contents(Path("/proc", pid, "comm")).strip() for pid in pids}
 
 
 @pytest.mark.anyio
