@@ -25,7 +25,7 @@ from sandbox.images.environment import environment_of
 from sandbox.images.tool import call
 from sandbox.isolators import outside, socket_dir
 from sandbox.isolators.apptainer_argv import PLACES, ApptainerLayout, apptainer_argv, configuration
-from sandbox.isolators.bringup import START_S, Started, bring_up, start_failed
+from sandbox.isolators.bringup import START_S, Started, abandon, bring_up, start_failed
 from sandbox.isolators.bubblewrap_argv import PATH, PYTHON_DIR, WORKSPACE, server_argv
 from sandbox.isolators.cpus import on_cpus
 from sandbox.isolators.inside import ENVIRONMENT, files_of
@@ -208,7 +208,7 @@ class ApptainerProvider:
                         made = lifeline.serve(listener.fileno(), front, directory, made, errors_in, sealed=self._sealed)
         except OSError as error:
             words = words_of(errors)
-            label.remove(directory)
+            abandon(directory)
             os.close(errors)
             raise start_failed(spec.owner, words or str(error)) from error
         finally:

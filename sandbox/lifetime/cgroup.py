@@ -7,11 +7,12 @@ processes. Elsewhere the server's watchdog is all there is.
 """
 
 import contextlib
+import errno
 import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -61,16 +62,25 @@ def delegated() -> ControlGroups | None:
     if group:
         offered = (group / "cgroup.subtree_control").read_text("utf-8").split()
         return ControlGroups(version=2, directories={name: group for name in WANTED if name in offered})
-    found = {name: place for name, place in own_groups(cgroup, mountinfo).items() if os.access(place, os.W_OK)}
+    found = {name: place for name, place in own_groups(cgroup, mountinfo).items() if _holds(place)}
     return ControlGroups(version=1, directories=found) if set(NEEDED) <= set(found) else None
+
+
+def _holds(place: Path) -> bool:
+    """True for a group of version 1 below which groups can be made, whose limits hold for these, too."""
+    hierarchy = place / "memory.use_hierarchy"  # 0 in kernels before 5.11, where nobody has said otherwise
+    with contextlib.suppress(OSError):
+        real = (place / "cgroup.procs").exists()  # and no file system that covers it
+        return real and os.access(place, os.W_OK) and not (hierarchy.exists() and hierarchy.read_text("utf-8") == "0\n")
+    return False
 
 
 def own_group(cgroup: str, mountinfo: str) -> Path | None:
     """The directory of a process's group of version 2, by its files `cgroup` and `mountinfo`. None for the topmost."""
     paths = [line[3:] for line in cgroup.splitlines() if line.startswith("0::")]
     for root, mounted, kind, _ in _mounts(mountinfo):
-        if kind == "cgroup2" and paths and paths[0].startswith(root) and paths[0] != root:
-            return Path(mounted, paths[0][len(root) :].lstrip("/"))
+        if kind == "cgroup2" and paths and (below := _below(paths[0], root)):
+            return Path(mounted, below)
     return None
 
 
@@ -81,9 +91,22 @@ def own_groups(cgroup: str, mountinfo: str) -> Mapping[str, Path]:
         _, controllers, path = line.split(":", 2)
         for name in set(controllers.split(",")) & set(WANTED):
             for root, mounted, kind, options in _mounts(mountinfo):
-                if kind == "cgroup" and name in options and path.startswith(root):
-                    found[name] = Path(mounted, path[len(root) :].lstrip("/"))
+                below = _below(path, root)
+                if kind == "cgroup" and name in options and below is not None:
+                    found[name] = Path(mounted, below)
     return {name: found[name] for name in WANTED if name in found}
+
+
+def _below(path: str, root: str) -> str | None:
+    """A group's way from the directory that is mounted; None for one that does not lie in it.
+
+    A process outside the top of its namespace's groups reads `/../...`: that is no place below the mount.
+    """
+    if ".." in path.split("/"):
+        return None
+    with contextlib.suppress(ValueError):
+        return "" if path == root else str(PurePosixPath(path).relative_to(root))
+    return None
 
 
 def _mounts(mountinfo: str) -> Iterable[tuple[str, str, str, Sequence[str]]]:
@@ -157,7 +180,16 @@ def _limit(own: Mapping[str, Path], limits: Mapping[str, int]) -> None:
         controller, file, needed = name.partition(".")[0], name.rstrip("?"), not name.endswith("?")
         if controller in own:
             with contextlib.suppress(*(() if needed else (FileNotFoundError,))):
-                (own[controller] / file).write_text(str(value), "utf-8")
+                _write(own[controller] / file, value)
+
+
+def _write(file: Path, value: int) -> None:
+    """Makes no file: a control group answers that with another error, and any other directory would have it."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, str(value).encode())
+    finally:
+        os.close(descriptor)
 
 
 def _memory_bytes(spec: SandboxSpec) -> int:
@@ -178,6 +210,7 @@ def _version_1(spec: SandboxSpec) -> Mapping[str, int]:
     return {
         "memory.limit_in_bytes": _memory_bytes(spec),
         "memory.memsw.limit_in_bytes?": _memory_bytes(spec),
+        "memory.swappiness?": 0,  # where swap is not accounted for
         "pids.max": spec.limits.processes + SPARE_PROCESSES,
         "cpu.shares": SHARES * (EVAL_WEIGHT if spec.evaluates else RUN_WEIGHT) // 100,
     }
@@ -187,11 +220,14 @@ _LIMITS: Mapping[int, Callable[[SandboxSpec], Mapping[str, int]]] = {1: _version
 
 
 def remove(places: Sequence[Path]) -> None:
-    """Kills what is left in groups, and removes them. Blocks until they are empty; usually they are."""
+    """Kills what is left in groups, and removes them. Blocks until they are empty; usually they are.
+
+    Raises `OSError` for one that is still not empty after `EMPTY_S`, and at once for one that is not ours to remove.
+    """
     deadline = time.monotonic() + EMPTY_S
     for place in places:
         with contextlib.suppress(OSError):  # of another controller: nothing more can start
-            (place / "pids.max").write_text("0", "utf-8")
+            _write(place / "pids.max", 0)
     for place in places:
         while place.exists():
             _kill(place)
@@ -199,8 +235,8 @@ def remove(places: Sequence[Path]) -> None:
                 place.rmdir()
             except FileNotFoundError:
                 break
-            except OSError:
-                if time.monotonic() > deadline:
+            except OSError as error:
+                if error.errno != errno.EBUSY or time.monotonic() > deadline:
                     raise
                 time.sleep(0.005)  # its last process is on its way out; an event would need a watch on its file
 
@@ -242,5 +278,6 @@ def _kill(place: Path) -> None:
             (place / "cgroup.kill").write_text("1", "utf-8")
             return
         for pid in (place / "cgroup.procs").read_text("utf-8").split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+            if pid != "0":  # one of another PID namespace; to `kill` it would be our own process group
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.errors import SandboxError, SandboxGone, SandboxOverrun
+from sandbox.errors import SandboxError, SandboxGone, SandboxOverrun, SandboxStartFailed
 from sandbox.lifetime import cgroup, label
-from sandbox.protocol import SandboxLimits
+from sandbox.protocol import SandboxLimits, SandboxSpec
 from tests.sandbox.conftest import ISOLATED, WITHOUT_PYTHON, Create
 
 MOUNTS = """\
@@ -24,6 +24,8 @@ MOUNTS = """\
         ("4:memory:/unit\n0::/unit/workers\n", MOUNTS, "/sys/fs/cgroup/unit/workers"),
         ("0::/unit/workers\n", MOUNTS.replace("0:26 /", "0:26 /unit"), "/sys/fs/cgroup/workers"),
         ("0::/\n", MOUNTS, None),
+        ("0::/units\n", MOUNTS.replace("0:26 /", "0:26 /unit"), None),
+        ("0::/../unit/workers\n", MOUNTS, None),
         ("0::/unit/workers\n", MOUNTS.splitlines()[0], None),
         ("4:memory:/unit\n", MOUNTS, None),
     ],
@@ -47,6 +49,8 @@ VERSION_1 = """\
             {"memory": "memory/unit", "pids": "pids/step", "cpu": "cpu,cpuacct"},
         ),
         ("4:memory:/unit\n3:pids:/other\n", {"memory": "memory/unit"}),
+        ("4:memory:/unit\n3:pids:/jobs/step\n", {"memory": "memory/unit"}),
+        ("4:memory:/../..\n3:pids:/job\n", {"pids": "pids"}),
         ("0::/unit\n", {}),
     ],
 )
@@ -115,6 +119,46 @@ async def test_whatever_runs_in_a_sandbox_is_in_its_groups(create: Create) -> No
         pids = contents(Path(place, "cgroup.procs")).split()
         assert str(made.server_pid or made.pid) in pids
         assert "sleep" in {contents(Path("/proc", pid, "comm")).strip() for pid in pids}
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(groups is None, reason="no control groups can be made here: `make test-cgroups` does it elsewhere")
+@pytest.mark.parametrize("kind", ISOLATED, indirect=True)
+async def test_a_start_that_fails_leaves_no_group(create: Create, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[str] = []
+
+    def fails(argv: list[str], **_: object) -> int:
+        places.extend(word for word in argv[: argv.index("--")] if word.startswith("/sys"))
+        assert all(map(is_there, map(Path, places)))
+        raise OSError("no process more")
+
+    monkeypatch.setattr(f"sandbox.isolators.{kind}.launch", fails)
+    with pytest.raises(SandboxStartFailed, match="no process more"):
+        await create(limits=LIMITS)
+    assert len(places) >= 1
+    assert not any(map(is_there, map(Path, places)))
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(groups is None, reason="no control groups can be made here: `make test-cgroups` does it elsewhere")
+@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+async def test_a_kernel_may_lack_a_limit_that_is_only_wanted(create: Create, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of swap. The control is one that is needed."""
+    monkeypatch.setattr("sandbox.lifetime.cgroup._LIMITS", dict.fromkeys((1, 2), lambda _: {"memory.no_such?": 0}))
+    assert (await (await create(limits=LIMITS)).bash("echo on")).output == "on\n"
+    monkeypatch.setattr("sandbox.lifetime.cgroup._LIMITS", dict.fromkeys((1, 2), lambda _: {"memory.no_such": 0}))
+    with pytest.raises(SandboxStartFailed):
+        await create(limits=LIMITS)
+
+
+def test_what_is_no_control_group_is_not_taken_for_one(tmp_path: Path) -> None:
+    """Such as a file system that covers one: the limits would be mere files."""
+    (tmp_path / "state").mkdir()
+    directory, made = label.make_directory(tmp_path / "state", owner="o", kind="bubblewrap", node="n")
+    covered = cgroup.ControlGroups(version=1, directories=dict.fromkeys(cgroup.WANTED, tmp_path))
+    with pytest.raises(FileNotFoundError):
+        cgroup.join(covered, directory, made, SandboxSpec(owner="o"))
+    assert [each.name for each in tmp_path.iterdir()] == ["state"]
 
 
 @pytest.mark.anyio
