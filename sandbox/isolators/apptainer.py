@@ -99,6 +99,8 @@ class ApptainerProvider:
         self._unshare = find_unshare()
         self._prefix = unprivileged.prefix()
         self._groups = cgroup.delegated()
+        if self._groups is not None:
+            cgroup.clear(self._groups)
         self._runtimes, cache = self._state_dir / "runtimes", self._state_dir / "image-cache"
         self._python_dir = python_dir.absolute() if python_dir is not None else None
         if self._prefix:

@@ -82,6 +82,8 @@ class BubblewrapProvider:
         self._bwrap = find_bwrap()
         self._prefix = unprivileged.prefix()
         self._groups = cgroup.delegated()
+        if self._groups is not None:
+            cgroup.clear(self._groups)
         self._python_dir = python_dir.absolute() if python_dir is not None else None
         if self._python_dir is not None and self._prefix:
             self._python_dir = reachable(self._python_dir)

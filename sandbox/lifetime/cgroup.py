@@ -28,6 +28,8 @@ SHARES = 1024  # the same in version 1
 ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"'
 MOST_AND_LIMIT = ("max_usage_in_bytes", "limit_in_bytes")
 EMPTY_S = 10.0
+PREFIX = "sandbox-"
+STALE_S = 600.0  # for groups without processes; a sandbox that starts has some within milliseconds
 FULL_BYTES = 1 << 20  # below its limit a group is full: what did not fit was larger than a page
 
 
@@ -155,7 +157,7 @@ def join(
     """
     if groups is None:
         return made, []
-    own = {name: place / f"sandbox-{made.sandbox_id}" for name, place in groups.directories.items()}
+    own = {name: place / f"{PREFIX}{made.sandbox_id}" for name, place in groups.directories.items()}
     places = [str(each) for each in dict.fromkeys(own.values())]
     made = msgspec.structs.replace(made, cgroups=tuple(places))
     label.write(directory, made)
@@ -181,6 +183,15 @@ def _limit(own: Mapping[str, Path], limits: Mapping[str, int]) -> None:
         if controller in own:
             with contextlib.suppress(*(() if needed else (FileNotFoundError,))):
                 _write(own[controller] / file, value)
+
+
+def clear(groups: ControlGroups) -> None:
+    """Removes groups of sandboxes without a process, whose directory was lost with its label: no sweep knows them."""
+    for place in set(groups.directories.values()):
+        for left in place.glob(f"{PREFIX}*"):
+            with contextlib.suppress(OSError):  # it lives, or is another's
+                if time.time() - left.stat().st_mtime > STALE_S:
+                    left.rmdir()
 
 
 def _write(file: Path, value: int) -> None:

@@ -1,7 +1,9 @@
 """Control groups: found where they are delegated, and used there."""
 
 import os
+import secrets
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -149,6 +151,27 @@ async def test_a_kernel_may_lack_a_limit_that_is_only_wanted(create: Create, mon
     monkeypatch.setattr("sandbox.lifetime.cgroup._LIMITS", dict.fromkeys((1, 2), lambda _: {"memory.no_such": 0}))
     with pytest.raises(SandboxStartFailed):
         await create(limits=LIMITS)
+
+
+@pytest.mark.skipif(groups is None, reason="no control groups can be made here: `make test-cgroups` does it elsewhere")
+def test_an_old_group_that_nobody_knows_is_removed_if_nothing_runs_in_it() -> None:
+    """As where a node's scratch was emptied. The controls are one that has just been made, and one with a process."""
+    assert groups is not None
+    parent = groups.directories["pids"]
+    old, used, new = (parent / f"{cgroup.PREFIX}{secrets.token_hex(8)}" for _ in range(3))
+    for each in (old, used, new):
+        each.mkdir()
+    command = [*cgroup.entering([str(used)]), "/bin/sh", "-c", "echo in; read -r _"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"in\n"
+            for each in (old, used):
+                os.utime(each, (0, 0))
+            cgroup.clear(groups)
+            assert [each.exists() for each in (old, used, new)] == [False, True, True]
+        finally:
+            cgroup.remove([old, used, new])
 
 
 def test_what_is_no_control_group_is_not_taken_for_one(tmp_path: Path) -> None:
