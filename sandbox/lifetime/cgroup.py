@@ -20,7 +20,8 @@ from sandbox.lifetime import label
 from sandbox.protocol import SandboxSpec
 
 NEEDED, WANTED = ("memory", "pids"), ("memory", "pids", "cpu")
-DELEGATED = "user.delegate"  # the attribute by which systemd says so
+DELEGATED = "user.delegate"  # the attribute by which systemd says so; before its release 251 the next one alone
+MARKS = (DELEGATED, "trusted.delegate")
 SUBGROUP = "prorl"  # for the processes of a group that is to be divided
 SPARE_PROCESSES, SPARE_BYTES = 32, 64 << 20  # the server, its threads and the isolator are in the group, too
 RUN_WEIGHT, EVAL_WEIGHT = 100, 400  # of CPU time; 100 is what a group has that nobody has weighed
@@ -60,7 +61,7 @@ def delegated() -> ControlGroups | None:
     """The directories in which groups of sandboxes may be made; None where there are none."""
     cgroup, mountinfo = Path("/proc/self/cgroup").read_text("utf-8"), Path("/proc/self/mountinfo").read_text("utf-8")
     own = own_group(cgroup, mountinfo)
-    group = own and (_divisible(own.parent) or _divided(own))
+    group = own and ((_divisible(own.parent) if given(own.parent) else None) or _divided(own))
     if group:
         offered = (group / "cgroup.subtree_control").read_text("utf-8").split()
         return ControlGroups(version=2, directories={name: group for name in WANTED if name in offered})
@@ -119,6 +120,23 @@ def _mounts(mountinfo: str) -> Iterable[tuple[str, str, str, Sequence[str]]]:
         yield before.split()[3], before.split()[4], kind, options.split(",")
 
 
+def given(group: Path) -> bool:
+    """False for root and a group that nobody says is its to divide.
+
+    A user may write where a group is the user's; root may write everywhere, and would divide a slice of systemd's: its
+    sandboxes would leave the limits of its own unit.
+    """
+    return os.geteuid() != 0 or _marked(group)
+
+
+def _marked(group: Path) -> bool:
+    for name in MARKS:
+        with contextlib.suppress(OSError):
+            if os.getxattr(group, name) == b"1":
+                return True
+    return False
+
+
 def _divisible(group: Path) -> Path | None:
     """A group that may be divided, and has no processes of its own."""
     with contextlib.suppress(OSError):
@@ -134,7 +152,8 @@ def _divisible(group: Path) -> Path | None:
 def _divided(own: Path) -> Path | None:
     """A group that is delegated with processes in it: all of these go to a subgroup first."""
     with contextlib.suppress(OSError):
-        if os.getxattr(own, DELEGATED) != b"1":
+        offered = (own / "cgroup.controllers").read_text("utf-8").split()
+        if not _marked(own) or not set(NEEDED) <= set(offered):  # of version 1, beside an empty version 2
             return None
         subgroup = own / SUBGROUP
         subgroup.mkdir(exist_ok=True)

@@ -174,6 +174,16 @@ def test_an_old_group_that_nobody_knows_is_removed_if_nothing_runs_in_it() -> No
             cgroup.remove([old, used, new])
 
 
+def test_root_divides_no_group_that_is_not_said_to_be_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may write to all of systemd's slices. What a user may write to is the user's."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert not cgroup.given(tmp_path)
+    os.setxattr(tmp_path, cgroup.DELEGATED, b"1")
+    assert cgroup.given(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert cgroup.given(tmp_path / "another")
+
+
 def test_what_is_no_control_group_is_not_taken_for_one(tmp_path: Path) -> None:
     """Such as a file system that covers one: the limits would be mere files."""
     (tmp_path / "state").mkdir()
