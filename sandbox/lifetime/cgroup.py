@@ -23,7 +23,8 @@ NEEDED, WANTED = ("memory", "pids"), ("memory", "pids", "cpu")
 DELEGATED = "user.delegate"  # the attribute by which systemd says so; before its release 251 the next one alone
 MARKS = (DELEGATED, "trusted.delegate")
 SUBGROUP = "prorl"  # for the processes of a group that is to be divided
-SPARE_PROCESSES, SPARE_BYTES = 32, 64 << 20  # the server, its threads and the isolator are in the group, too
+# The server, its threads and the isolator are in the group, too; Apptainer's has threads by the number of CPUs.
+SPARE_PROCESSES, SPARE_BYTES = 32 + (os.cpu_count() or 1), 64 << 20
 RUN_WEIGHT, EVAL_WEIGHT = 100, 400  # of CPU time; 100 is what a group has that nobody has weighed
 SHARES = 1024  # the same in version 1
 ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"'
