@@ -273,7 +273,7 @@ def remove(places: Sequence[Path]) -> None:
 
 
 def overruns(places: Iterable[str]) -> int:
-    """How many processes of groups the kernel has ended for memory, of groups that had reached their limit.
+    """Counts processes that the kernel has ended for memory in groups that had reached their limit.
 
     The node may lack memory instead: then a group has not.
     """

@@ -35,7 +35,7 @@ class RemoteDial:
         return await living(self._server.link(handle.sandbox_id, self._faults))
 
     def heard(self, handle: SandboxHandle) -> None:
-        """What its control groups count is known to its own machine alone."""
+        """Nothing is noted: only its own machine knows what its control groups count."""
 
     async def lost(self, handle: SandboxHandle, error: Exception) -> SandboxError:
         if self._faults:
