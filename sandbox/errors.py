@@ -23,6 +23,10 @@ class SandboxGone(SandboxError):
     """The sandbox behind a handle is dead, or lives on another node."""
 
 
+class SandboxOverrun(SandboxGone):
+    """The sandbox is dead since what ran inside had reached its hard limit of memory: its own doing, not a node's."""
+
+
 class SandboxTaken(SandboxError):
     """A later attempt of the job has the sandbox: this one is to stop, and to leave it alone."""
 

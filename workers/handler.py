@@ -90,9 +90,10 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxLost(SandboxError):
-    """A sandbox failed under the agent, or answered nonsense: the agent's doing or the node's. Nothing here tells.
+    """A sandbox failed under the agent, or answered nonsense: the agent's doing or the node's.
 
-    `trajectory` is what was sampled until then. The attempt is repeated once, and the same end again is the agent's.
+    `trajectory` is what was sampled until then. Where `SandboxOverrun` is the reason, it is the agent's. Else nothing
+    tells: the attempt is repeated once, and the same end again is the agent's.
     """
 
     def __init__(self, message: str, trajectory: Trajectory | None) -> None:

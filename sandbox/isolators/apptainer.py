@@ -25,7 +25,7 @@ from sandbox.images.environment import environment_of
 from sandbox.images.tool import call
 from sandbox.isolators import outside, socket_dir
 from sandbox.isolators.apptainer_argv import PLACES, ApptainerLayout, apptainer_argv, configuration
-from sandbox.isolators.bringup import START_S, Started, bring_up, start_failed
+from sandbox.isolators.bringup import START_S, Started, abandon, bring_up, start_failed
 from sandbox.isolators.bubblewrap_argv import PATH, PYTHON_DIR, WORKSPACE, server_argv
 from sandbox.isolators.cpus import on_cpus
 from sandbox.isolators.inside import ENVIRONMENT, files_of
@@ -99,6 +99,8 @@ class ApptainerProvider:
         self._unshare = find_unshare()
         self._prefix = unprivileged.prefix()
         self._groups = cgroup.delegated()
+        if self._groups is not None:
+            cgroup.clear(self._groups)
         self._runtimes, cache = self._state_dir / "runtimes", self._state_dir / "image-cache"
         self._python_dir = python_dir.absolute() if python_dir is not None else None
         if self._prefix:
@@ -208,7 +210,7 @@ class ApptainerProvider:
                         made = lifeline.serve(listener.fileno(), front, directory, made, errors_in, sealed=self._sealed)
         except OSError as error:
             words = words_of(errors)
-            label.remove(directory)
+            abandon(directory)
             os.close(errors)
             raise start_failed(spec.owner, words or str(error)) from error
         finally:

@@ -1,8 +1,10 @@
 """From a started first process to a sandbox that answers, or to nothing at all."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -10,7 +12,7 @@ from sandbox.errors import SandboxError, SandboxStartFailed
 from sandbox.host.child_reaper import Collector
 from sandbox.isolators.launch import words_of
 from sandbox.isolators.sealed import unsealed
-from sandbox.lifetime import client, destroy
+from sandbox.lifetime import cgroup, client, destroy, label
 from sandbox.protocol import SandboxHandle
 
 START_S = 20.0
@@ -26,6 +28,14 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 def start_failed(owner: str, words: str) -> SandboxStartFailed:
     return SandboxStartFailed(f"no sandbox for {owner}: {words}")
+
+
+def abandon(directory: Path) -> None:
+    """Removes what a start that failed has left, where no process of it is known. A sweep tries again what resists."""
+    made = label.read(directory)
+    with contextlib.suppress(OSError):
+        cgroup.remove([Path(each) for each in made.cgroups] if made is not None else [])
+        label.remove(directory)
 
 
 async def bring_up(

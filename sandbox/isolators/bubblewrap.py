@@ -20,7 +20,7 @@ from sandbox.host.process import start_time
 from sandbox.host.reachable import reachable
 from sandbox.images.environment import environment_of
 from sandbox.isolators import bubblewrap_argv, outside, socket_dir
-from sandbox.isolators.bringup import Started, bring_up, start_failed
+from sandbox.isolators.bringup import Started, abandon, bring_up, start_failed
 from sandbox.isolators.cpus import on_cpus
 from sandbox.isolators.inside import ENVIRONMENT, files_of
 from sandbox.isolators.interpreter import python_of
@@ -82,6 +82,8 @@ class BubblewrapProvider:
         self._bwrap = find_bwrap()
         self._prefix = unprivileged.prefix()
         self._groups = cgroup.delegated()
+        if self._groups is not None:
+            cgroup.clear(self._groups)
         self._python_dir = python_dir.absolute() if python_dir is not None else None
         if self._python_dir is not None and self._prefix:
             self._python_dir = reachable(self._python_dir)
@@ -147,7 +149,7 @@ class BubblewrapProvider:
                         made = lifeline.serve(listener.fileno(), front, directory, made, errors_in, sealed=self._sealed)
         except OSError as error:
             words = words_of(errors)
-            label.remove(directory)
+            abandon(directory)
             os.close(errors)
             raise start_failed(spec.owner, words or str(error)) from error
         finally:

@@ -9,7 +9,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -19,7 +19,7 @@ from sandbox.host import unprivileged
 from sandbox.host.process import start_time
 from sandbox.isolators.launch import Descriptors, launch
 from sandbox.isolators.payload import server_code
-from sandbox.lifetime import label
+from sandbox.lifetime import cgroup, label
 from sandbox.lifetime.first_process import first_below
 
 HOLD = "echo ready; while read -r _; do :; done"
@@ -60,7 +60,8 @@ class Lifeline:
         try:
             self._wait_for_holder()
             pid = made.pid or first_below(front)
-            server = self._start(listener, pid, stderr, label.marked(directory), sealed=sealed)
+            enter = cgroup.entering(made.cgroups)
+            server = self._start(listener, pid, stderr, label.marked(directory), enter, sealed=sealed)
         except OSError:
             os.kill(front, signal.SIGKILL)
             os.waitpid(front, 0)
@@ -77,8 +78,10 @@ class Lifeline:
         if not (select.select([self._ready], [], [], READY_S)[0] and os.read(self._ready, 1)):
             raise OSError("the image's shell did not start")
 
-    def _start(self, listener: int, pid: int, stderr: int, env: Mapping[str, str], *, sealed: bool) -> int:
-        """Starts a server that enters the namespaces of `pid`; the server's pid, once it has."""
+    def _start(
+        self, listener: int, pid: int, stderr: int, env: Mapping[str, str], enter: Sequence[str], *, sealed: bool
+    ) -> int:
+        """Starts a server that enters the namespaces of `pid`, and its groups; the server's pid, once it has."""
         descriptors = Descriptors()
         told, telling = os.pipe2(os.O_CLOEXEC)
         try:
@@ -86,7 +89,7 @@ class Lifeline:
             numbers = [descriptors.add(listener), descriptors.add(self._alive), pid]
             numbers += [] if os.geteuid() else unprivileged.identity()
             words = ["--enter"] if sealed else ["--bare", "--enter"]
-            command = [sys.executable, "-I", "-S", f"/proc/self/fd/{code}", *words, *map(str, numbers)]
+            command = [*enter, sys.executable, "-I", "-S", f"/proc/self/fd/{code}", *words, *map(str, numbers)]
             starter = launch(command, env=env, descriptors=descriptors, stdout=telling, stderr=stderr)
         finally:
             os.close(telling)

@@ -14,7 +14,9 @@ KILLED_S = 30.0
 
 
 async def destroy(handle: SandboxHandle) -> None:
-    """Idempotent. Raises `SandboxError` when the kernel does not let a process die, and leaves the directory then."""
+    """Idempotent. Raises `SandboxError` when the kernel does not let a process or a group go, and leaves the directory
+    then.
+    """
     directory = Path(handle.directory)
     made = label.read(directory)
     if made is not None and made.sandbox_id != handle.sandbox_id:
@@ -28,8 +30,13 @@ async def destroy(handle: SandboxHandle) -> None:
     if made.pid != handle.pid:
         await _end_process(label.handle_of(directory, made))
     await _end_front(made)
-    if made.cgroups:
+    try:
         await asyncio.to_thread(cgroup.remove, [Path(each) for each in made.cgroups])
+    except OSError as error:
+        raise SandboxError(
+            f"a control group of sandbox {handle.sandbox_id} cannot be removed ({error}); {handle.directory} stays, "
+            "and a sweep tries again"
+        ) from error
     await asyncio.to_thread(label.remove, directory)
 
 

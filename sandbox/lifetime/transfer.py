@@ -26,7 +26,7 @@ async def upload(
     *,
     mode: int | None,
     marks: Mapping[str, str],
-    dial: wire.Dial = wire.UNIX,
+    dial: wire.Dial,
 ) -> None:
     """Raises the `OSError` of either side; a file inside is replaced by a whole one or not at all."""
     with source.open("rb", buffering=0) as stream:
@@ -51,7 +51,7 @@ async def upload(
 
 
 async def download(
-    handle: SandboxHandle, path: str, target: Path, *, marks: Mapping[str, str], dial: wire.Dial = wire.UNIX
+    handle: SandboxHandle, path: str, target: Path, *, marks: Mapping[str, str], dial: wire.Dial
 ) -> None:
     """Raises the `OSError` of either side; the target is replaced by a whole file or not touched."""
     fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")

@@ -8,14 +8,15 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 
-from sandbox.errors import CannotRestore, SandboxBusy, SandboxError, SandboxGone, SandboxTaken
+from sandbox.errors import CannotRestore, SandboxBusy, SandboxError, SandboxGone, SandboxOverrun, SandboxTaken
 from sandbox.host import process
-from sandbox.lifetime import label
+from sandbox.lifetime import cgroup, label
 from sandbox.lifetime.link import Link
 from sandbox.protocol import SandboxHandle
 
@@ -42,13 +43,24 @@ class Dial(Protocol):
         """
         ...
 
+    def heard(self, handle: SandboxHandle) -> None:
+        """The server has answered just now."""
+        ...
+
     async def lost(self, handle: SandboxHandle, error: Exception) -> SandboxError:
         """The error of a stream that was not made, or has ended too early."""
         ...
 
 
 class UnixDial:
-    """The way to a sandbox of this node: the socket in its directory."""
+    """The way to one sandbox of this node: the socket in its directory.
+
+    Where the kernel has ended processes of it for its own limit of memory since it was last heard of, it was that.
+    """
+
+    def __init__(self) -> None:
+        self._groups: Sequence[str] | None = None
+        self._overruns = 0  # until it was last heard of
 
     async def connect(self, handle: SandboxHandle) -> socket.socket:
         made = socket.socket(socket.AF_UNIX)
@@ -61,11 +73,17 @@ class UnixDial:
             raise
         return made
 
+    def heard(self, handle: SandboxHandle) -> None:
+        self._overruns = self._counted(handle)
+
     async def lost(self, handle: SandboxHandle, error: Exception) -> SandboxError:
-        return _gone(handle, error)
+        return _gone(handle, error, overrun=self._counted(handle) > self._overruns)
 
-
-UNIX = UnixDial()
+    def _counted(self, handle: SandboxHandle) -> int:
+        if self._groups is None:
+            made = label.read(Path(handle.directory))
+            self._groups = made.cgroups if made is not None else ()
+        return cgroup.overruns(self._groups)
 
 
 class WireConnection:
@@ -75,9 +93,9 @@ class WireConnection:
     with it what the last request has started, unless `keep` was set.
     """
 
-    def __init__(self, handle: SandboxHandle, dial: Dial = UNIX) -> None:
+    def __init__(self, handle: SandboxHandle, dial: Dial | None = None) -> None:
         self._handle = handle
-        self._dial = dial
+        self._dial = dial or UnixDial()
         self._link: Link | None = None
         self.keep = False
 
@@ -153,9 +171,9 @@ class WireConnection:
 class SandboxCalls:
     """One client's calls of one sandbox. Dropping it frees everything."""
 
-    def __init__(self, handle: SandboxHandle, dial: Dial = UNIX) -> None:
+    def __init__(self, handle: SandboxHandle, dial: Dial | None = None) -> None:
         self._handle = handle
-        self.dial = dial
+        self.dial = dial or UnixDial()
         self._idle: WireConnection | None = None
         self.detached = False  # a cancelled call lets its act run on
 
@@ -172,6 +190,7 @@ class SandboxCalls:
                 sent = "act" in header
                 await connection.request(header, payload)
                 answer = await connection.answer()
+                self.dial.heard(self._handle)
                 connection.keep = not answer.header.pop("last", False)
         except (TimeoutError, asyncio.CancelledError) as error:
             if sent and not self.detached:
@@ -203,7 +222,9 @@ class SandboxCalls:
         self.close()
 
 
-async def call(handle: SandboxHandle, header: dict[str, Any], *, timeout_s: float, dial: Dial = UNIX) -> WireAnswer:
+async def call(
+    handle: SandboxHandle, header: dict[str, Any], *, timeout_s: float, dial: Dial | None = None
+) -> WireAnswer:
     """A single call, as `SandboxCalls.call`."""
     line = SandboxCalls(handle, dial)
     try:
@@ -223,7 +244,12 @@ def nonsense(handle: SandboxHandle, said: str) -> SandboxError:
     return SandboxError(f"sandbox {handle.sandbox_id} on {handle.node} gave an answer that is none ({said[:200]})")
 
 
-def _gone(handle: SandboxHandle, error: Exception) -> SandboxGone:
+def _gone(handle: SandboxHandle, error: Exception, *, overrun: bool) -> SandboxGone:
+    if overrun:
+        return SandboxOverrun(
+            f"sandbox {handle.sandbox_id} on {handle.node} is gone: what ran inside took all the memory that its "
+            "control group has, and the kernel ended its server too; make a new one, with more memory for what needs it"
+        )
     if process.is_alive(handle.pid, handle.pid_started):
         why = f"its server does not answer ({type(error).__name__}) though process {handle.pid} lives"
     else:

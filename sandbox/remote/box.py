@@ -34,6 +34,9 @@ class RemoteDial:
     async def connect(self, handle: SandboxHandle) -> socket.socket:
         return await living(self._server.link(handle.sandbox_id, self._faults))
 
+    def heard(self, handle: SandboxHandle) -> None:
+        """Nothing is noted: only its own machine knows what its control groups count."""
+
     async def lost(self, handle: SandboxHandle, error: Exception) -> SandboxError:
         if self._faults:
             return wire.nonsense(handle, self._faults[0])

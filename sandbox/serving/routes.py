@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from sandbox.errors import SandboxError
-from sandbox.lifetime.wire import UNIX
+from sandbox.lifetime.wire import UnixDial
 from sandbox.remote import messages
 from sandbox.remote.http import GONE
 from sandbox.remote.messages import HeartbeatAnswer, HeartbeatBody, Hello, NewSandbox, Refusal, RemoteList
@@ -159,10 +159,11 @@ class SandboxRoutes:
         return link
 
     async def _stream(self, handle: Any) -> socket.socket:
+        dial = UnixDial()
         try:
-            return await UNIX.connect(handle)
+            return await dial.connect(handle)
         except (ConnectionError, FileNotFoundError) as error:
-            raise RequestRefused(404, GONE, str(await UNIX.lost(handle, error))) from error
+            raise RequestRefused(404, GONE, str(await dial.lost(handle, error))) from error
 
     def _there(self, request: web.Request) -> ServedKey:
         key = self._key(request)

@@ -27,11 +27,13 @@ GOOD: dict[str, dict[str, Any]] = {
     not (GUEST / ".complete").exists() and not os.environ.get("CI"), reason="no virtual machine: run `make guest`"
 )
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("version", [1, 2])
-def test_delegated_groups_hold_what_the_watchdog_cannot_see(version: int, tmp_path: Path) -> None:
-    """`make test-cgroups` has all cases: sockets, forks and CPU time, too."""
-    found = boot(version, tmp_path, short=True)
-    assert faults(version, found) == [], (tmp_path / "console").read_text()[-3000:]
+def test_delegated_groups_hold_what_the_watchdog_cannot_see(tmp_path: Path) -> None:
+    """Version 2; `tests/sandbox/test_cgroup.py` has what the machine itself has, as root in CI version 1.
+
+    `make test-cgroups` has both versions, and all cases: sockets, forks and CPU time, too.
+    """
+    found = boot(2, tmp_path, short=True)
+    assert faults(2, found) == [], (tmp_path / "console").read_text()[-3000:]
 
 
 def test_results_that_are_as_they_should_be_have_no_faults() -> None:

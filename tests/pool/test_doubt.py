@@ -7,7 +7,7 @@ import pytest
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.items import Advance, Fail, Finish
 from prorl_mq.schema.messages import Outcome, SampleRecord, Stage
-from sandbox.errors import SandboxGone
+from sandbox.errors import SandboxGone, SandboxOverrun
 from tests.pool.test_stages import Sums, claimed
 from tests.support.queue import Queue
 from workers.handler import Ran, SandboxLost
@@ -79,6 +79,23 @@ async def test_the_second_time_it_is_the_agents_fault_and_its_tokens_are_kept(qu
     assert (record.outcome, record.reward) == (Outcome.AGENT_ERROR, 0.0)
     assert "two attempts failed" in (record.note or "")
     assert record.trajectory is not None
+    assert record.response_tokens == 1
+
+
+class Overruns(Sums):
+    """Its agent takes more memory than the sandbox's control group has, in each attempt."""
+
+    async def run(self, context: Any) -> Ran:
+        ran = await super().run(context)
+        raise SandboxLost("SandboxOverrun: it took all", ran.trajectory) from SandboxOverrun("it took all")
+
+
+async def test_an_agent_that_took_all_its_memory_is_at_fault_the_first_time(queue: Queue) -> None:
+    """It could otherwise have another attempt for a bad one. The control is `Breaks`, whose cause nobody knows."""
+    [record] = await played(queue, Overruns())
+    assert isinstance(record, SampleRecord)
+    assert (record.outcome, record.reward) == (Outcome.AGENT_ERROR, 0.0)
+    assert "it took all" in (record.note or "")
     assert record.response_tokens == 1
 
 

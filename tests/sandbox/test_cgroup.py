@@ -1,12 +1,17 @@
 """Control groups: found where they are delegated, and used there."""
 
+import os
+import secrets
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from sandbox.errors import SandboxError, SandboxGone, SandboxOverrun, SandboxStartFailed
 from sandbox.lifetime import cgroup, label
-from sandbox.protocol import SandboxLimits
-from tests.sandbox.conftest import ISOLATED, Create
+from sandbox.protocol import SandboxLimits, SandboxSpec
+from tests.sandbox.conftest import ISOLATED, WITHOUT_PYTHON, Create
 
 MOUNTS = """\
 22 1 0:20 / /proc rw - proc proc rw
@@ -21,6 +26,8 @@ MOUNTS = """\
         ("4:memory:/unit\n0::/unit/workers\n", MOUNTS, "/sys/fs/cgroup/unit/workers"),
         ("0::/unit/workers\n", MOUNTS.replace("0:26 /", "0:26 /unit"), "/sys/fs/cgroup/workers"),
         ("0::/\n", MOUNTS, None),
+        ("0::/units\n", MOUNTS.replace("0:26 /", "0:26 /unit"), None),
+        ("0::/../unit/workers\n", MOUNTS, None),
         ("0::/unit/workers\n", MOUNTS.splitlines()[0], None),
         ("4:memory:/unit\n", MOUNTS, None),
     ],
@@ -44,6 +51,8 @@ VERSION_1 = """\
             {"memory": "memory/unit", "pids": "pids/step", "cpu": "cpu,cpuacct"},
         ),
         ("4:memory:/unit\n3:pids:/other\n", {"memory": "memory/unit"}),
+        ("4:memory:/unit\n3:pids:/jobs/step\n", {"memory": "memory/unit"}),
+        ("4:memory:/../..\n3:pids:/job\n", {"pids": "pids"}),
         ("0::/unit\n", {}),
     ],
 )
@@ -97,3 +106,144 @@ async def test_memory_that_a_watchdog_cannot_see_is_limited_in_control_groups(
     monkeypatch.setattr(cgroup, "join", lambda _groups, _directory, made, _spec: (made, []))
     unlimited = await create(limits=LIMITS)
     assert (await unlimited.run(["python3", "-c", HIDDEN], timeout_s=60)).stdout == b"done\n"
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(groups is None, reason="no control groups can be made here: `make test-cgroups` does it elsewhere")
+@pytest.mark.parametrize("kind", [*ISOLATED, *WITHOUT_PYTHON], indirect=True)
+async def test_whatever_runs_in_a_sandbox_is_in_its_groups(create: Create) -> None:
+    """Also the server that stands outside, and what it starts."""
+    sandbox = await create(limits=LIMITS)
+    made = label.read(Path(sandbox.handle.directory))
+    assert made is not None
+    await sandbox.bash("sleep 300 & until grep -q sleep /proc/$!/comm; do :; done")
+    for place in made.cgroups:
+        pids = contents(Path(place, "cgroup.procs")).split()
+        assert str(made.server_pid or made.pid) in pids
+        assert "sleep" in {contents(Path("/proc", pid, "comm")).strip() for pid in pids}
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(groups is None, reason="no control groups can be made here: `make test-cgroups` does it elsewhere")
+@pytest.mark.parametrize("kind", ISOLATED, indirect=True)
+async def test_a_start_that_fails_leaves_no_group(create: Create, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[str] = []
+
+    def fails(argv: list[str], **_: object) -> int:
+        places.extend(word for word in argv[: argv.index("--")] if word.startswith("/sys"))
+        assert all(map(is_there, map(Path, places)))
+        raise OSError("no process more")
+
+    monkeypatch.setattr(f"sandbox.isolators.{kind}.launch", fails)
+    with pytest.raises(SandboxStartFailed, match="no process more"):
+        await create(limits=LIMITS)
+    assert len(places) >= 1
+    assert not any(map(is_there, map(Path, places)))
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(groups is None, reason="no control groups can be made here: `make test-cgroups` does it elsewhere")
+@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+async def test_a_kernel_may_lack_a_limit_that_is_only_wanted(create: Create, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of swap. The control is one that is needed."""
+    monkeypatch.setattr("sandbox.lifetime.cgroup._LIMITS", dict.fromkeys((1, 2), lambda _: {"memory.no_such?": 0}))
+    assert (await (await create(limits=LIMITS)).bash("echo on")).output == "on\n"
+    monkeypatch.setattr("sandbox.lifetime.cgroup._LIMITS", dict.fromkeys((1, 2), lambda _: {"memory.no_such": 0}))
+    with pytest.raises(SandboxStartFailed):
+        await create(limits=LIMITS)
+
+
+@pytest.mark.skipif(groups is None, reason="no control groups can be made here: `make test-cgroups` does it elsewhere")
+def test_an_old_group_that_nobody_knows_is_removed_if_nothing_runs_in_it() -> None:
+    """As where a node's scratch was emptied. The controls are one that has just been made, and one with a process."""
+    assert groups is not None
+    parent = groups.directories["pids"]
+    old, used, new = (parent / f"{cgroup.PREFIX}{secrets.token_hex(8)}" for _ in range(3))
+    for each in (old, used, new):
+        each.mkdir()
+    command = [*cgroup.entering([str(used)]), "/bin/sh", "-c", "echo in; read -r _"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"in\n"
+            for each in (old, used):
+                os.utime(each, (0, 0))
+            cgroup.clear(groups)
+            assert [each.exists() for each in (old, used, new)] == [False, True, True]
+        finally:
+            cgroup.remove([old, used, new])
+
+
+def test_root_divides_no_group_that_is_not_said_to_be_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may write to all of systemd's slices. What a user may write to is the user's."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert not cgroup.given(tmp_path)
+    os.setxattr(tmp_path, cgroup.DELEGATED, b"1")
+    assert cgroup.given(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert cgroup.given(tmp_path / "another")
+
+
+def test_what_is_no_control_group_is_not_taken_for_one(tmp_path: Path) -> None:
+    """Such as a file system that covers one: the limits would be mere files."""
+    (tmp_path / "state").mkdir()
+    directory, made = label.make_directory(tmp_path / "state", owner="o", kind="bubblewrap", node="n")
+    covered = cgroup.ControlGroups(version=1, directories=dict.fromkeys(cgroup.WANTED, tmp_path))
+    with pytest.raises(FileNotFoundError):
+        cgroup.join(covered, directory, made, SandboxSpec(owner="o"))
+    assert [each.name for each in tmp_path.iterdir()] == ["state"]
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(groups is None, reason="no control groups can be made here: `make test-cgroups` does it elsewhere")
+@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+async def test_a_sandbox_that_the_kernel_ends_for_its_own_limit_says_so(
+    create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server itself takes the memory here. Without groups it refuses, and lives on."""
+    sandbox = await create(limits=LIMITS)
+    with pytest.raises(SandboxOverrun, match="took all the memory"):
+        await sandbox.write_file("file", bytes(250 << 20))
+    await sandbox.close()
+    monkeypatch.setattr(cgroup, "join", lambda _groups, _directory, made, _spec: (made, []))
+    unlimited = await create(limits=LIMITS)
+    with pytest.raises((OSError, SandboxError)):
+        await unlimited.write_file("file", bytes(250 << 20))
+    assert (await unlimited.bash("echo on")).output == "on\n"
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(groups is None, reason="no control groups can be made here: `make test-cgroups` does it elsewhere")
+@pytest.mark.parametrize("kind", ["bubblewrap"], indirect=True)
+async def test_a_sandbox_that_is_killed_long_after_it_took_too_much_does_not_say_so(create: Create) -> None:
+    sandbox = await create(limits=LIMITS)
+    made = label.read(Path(sandbox.handle.directory))
+    assert made is not None
+    assert (await sandbox.run(["python3", "-c", HIDDEN], timeout_s=60)).exit_code == 137
+    assert cgroup.overruns(made.cgroups) >= 1
+    os.kill(sandbox.handle.pid, signal.SIGKILL)
+    with pytest.raises(SandboxGone) as gone:
+        await sandbox.bash("echo on")
+    assert type(gone.value) is SandboxGone
+
+
+ENDED = {"memory.oom_control": "under_oom 0\noom_kill 3\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"memory.events": "oom 2\noom_kill 3\n"}, 3),
+        ({"memory.events": "oom 0\noom_kill 3\n"}, 0),
+        ({**ENDED, "memory.max_usage_in_bytes": "8388608\n", "memory.limit_in_bytes": "8388608\n"}, 3),
+        ({**ENDED, "memory.max_usage_in_bytes": "4194304\n", "memory.limit_in_bytes": "8388608\n"}, 0),
+        ({**ENDED, "memory.memsw.max_usage_in_bytes": "9\n", "memory.memsw.limit_in_bytes": "9\n"}, 3),
+        ({"pids.max": "3\n"}, 0),
+    ],
+)
+def test_what_the_node_ends_for_its_own_memory_is_no_overrun(
+    files: dict[str, str], expected: int, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert cgroup.overruns([str(tmp_path), str(tmp_path / "gone")]) == expected

@@ -18,7 +18,7 @@ from prorl_mq.store.payloads.checkpoints import CheckpointArchives
 from prorl_mq.store.payloads.writing import PayloadKind
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
-from sandbox.errors import LinkCut, SandboxError, SandboxUnavailable
+from sandbox.errors import LinkCut, SandboxError, SandboxOverrun, SandboxUnavailable
 from sandbox.isolators.layers.copying import Copies
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers import metrics
@@ -146,10 +146,11 @@ class RunStage:
         """
         if isinstance(lost.__cause__, LinkCut):  # the way to it failed: nothing inside can do that
             return failures.failed(work, before, lost.__cause__)
-        if before.doubt is None:
+        overrun = isinstance(lost.__cause__, SandboxOverrun)  # its own limit: that is known to be the agent's doing
+        if before.doubt is None and not overrun:
             return failures.doubted(work, lost)
-        error = f"two attempts failed: {before.doubt}; then {lost}"[:1000]
-        ran = Ran(trajectory=lost.trajectory, agent_error=error)
+        error = f"{lost}" if overrun else f"two attempts failed: {before.doubt}; then {lost}"
+        ran = Ran(trajectory=lost.trajectory, agent_error=error[:1000])
         after = msgspec.structs.replace(_summary(before, ran, cut=False), node=self._node, forfeit=True)
         return await self._advance(work, after, lost.trajectory)
 
