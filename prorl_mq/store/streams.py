@@ -96,8 +96,8 @@ async def first(store: Store, stream: str, *, limit: int) -> list[JobRef]:
 
 
 async def read_long_ago(store: Store, stream: str, *, idle_ms: int, start: str, limit: int) -> list[Pending]:
-    """Entries that a worker read at least `idle_ms` ago and that are still there for it, from an id on. A stream that is
-    missing is made: a worker of an earlier release makes its node's lane alone, without the one in front.
+    """Entries that a worker read at least `idle_ms` ago and that are still there for it, from an id on. A missing one
+    is made: a worker of an earlier release makes its node's lane alone, without the one in front.
     """
     try:
         rows = await store.read("XPENDING", stream, GROUP, "IDLE", idle_ms, start, "+", limit)

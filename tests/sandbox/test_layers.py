@@ -8,7 +8,9 @@ import pytest
 
 from sandbox.errors import CannotCopy, CannotRestore
 from sandbox.fake import FakeProvider
+from sandbox.isolators.layers import stacking
 from sandbox.isolators.layers.copying import Copies, beside
+from sandbox.isolators.layers.stacking import Stacker
 from sandbox.protocol import EditorCommand, Sandbox, SandboxLimits, SandboxSpec
 from tests.sandbox.checkpoints import pair, python, tree
 from tests.sandbox.conftest import ISOLATED, Create
@@ -220,6 +222,41 @@ async def test_several_copies_at_once_come_one_after_the_other(create: Create) -
         assert await said(other, "cat /workspace/n") == "1\n"
     table = await asyncio.to_thread(Path(f"/proc/{one.handle.pid}/mountinfo").read_text)
     assert table.count(" prorl-stack ") == 1, "it was sealed once"
+
+
+@one_kind
+async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(
+    create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = await pair(create)
+    await one.bash("echo 1 >/workspace/n")
+    stacker = Stacker()
+    await stacker.warm()
+    with monkeypatch.context() as hurried:
+        hurried.setattr(stacking, "ANSWER_S", 0.0)
+        late = await stacker.stack(0, 0, [])
+        assert late.spoilt
+        assert "gave no answer: it took" in late.error
+    stacked = await stacker.stack(one.handle.pid, other.handle.pid, ["/workspace"])
+    await stacker.aclose()
+    assert (stacked.error, stacked.spoilt) == ("", False)
+
+
+async def test_forks_that_begin_at_once_start_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[asyncio.subprocess.Process] = []
+    start = stacking._started
+
+    async def counted() -> asyncio.subprocess.Process:
+        begun.append(await start())
+        return begun[-1]
+
+    monkeypatch.setattr(stacking, "_started", counted)
+    stacker = Stacker()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(stacker.warm())
+    await stacker.aclose()
+    assert len(begun) == 1
 
 
 @one_kind
