@@ -1,9 +1,10 @@
 """Stage streams: made with their consumer group, and read."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from prorl_mq.schema.ids import EntryId, JobRef, Token, id_at
 from prorl_mq.schema.items import Claim, Entry, Lane
@@ -13,6 +14,8 @@ from prorl_mq.store.layout.keys import GROUP, Keys, lanes_of
 from prorl_mq.store.scripts import script
 from prorl_mq.store.server.connection import ask, patiently
 from prorl_mq.store.store import Store
+
+MISSING: Final = "NOGROUP"  # what Redis says of a stream without its consumer group
 
 
 class Pending(NamedTuple):
@@ -93,10 +96,17 @@ async def first(store: Store, stream: str, *, limit: int) -> list[JobRef]:
 
 
 async def read_long_ago(store: Store, stream: str, *, idle_ms: int, start: str, limit: int) -> list[Pending]:
-    """Entries that a worker read at least `idle_ms` ago and that are still there for it, from an id on."""
-    return await _pending(
-        store, stream, await store.read("XPENDING", stream, GROUP, "IDLE", idle_ms, start, "+", limit)
-    )
+    """Entries that a worker read at least `idle_ms` ago and that are still there for it, from an id on. A missing one
+    is made: a worker of an earlier release makes its node's lane alone, without the one in front.
+    """
+    try:
+        rows = await store.read("XPENDING", stream, GROUP, "IDLE", idle_ms, start, "+", limit)
+    except ResponseError as error:
+        if not str(error).startswith(MISSING):
+            raise
+        await ensure(store.redis, [stream])
+        return []
+    return await _pending(store, stream, rows)
 
 
 async def left_by(store: Store, stream: str, worker: str, *, limit: int) -> list[Pending]:

@@ -22,7 +22,6 @@ from prorl_mq.store.store import Store, renewal
 CANCELS_BLOCK_MS: Final = 5_000
 GONE_MS: Final = -1  # a heartbeat that holds until a moment ago
 NOWHERE: Final = "0"
-MISSING: Final = "NOGROUP"  # what Redis says of a stream that was deleted with its consumer group
 
 
 class StopNotice(NamedTuple):
@@ -103,7 +102,7 @@ async def pending(store: Store, stream: str, *, idle_ms: int, count: int) -> lis
     try:
         rows = await store.read("XPENDING", stream, GROUP, "IDLE", idle_ms, "-", "+", count, store.name)
     except ResponseError as error:
-        if str(error).startswith(MISSING):
+        if str(error).startswith(streams.MISSING):
             return []
         raise
     return [row[0].decode() for row in rows]
@@ -125,7 +124,7 @@ class Reader:
         try:
             return await streams.read(self._redis, self._consumer, names, count=count, block_ms=block_ms)
         except ResponseError as error:
-            if str(error).startswith(MISSING):
+            if str(error).startswith(streams.MISSING):
                 return None
             raise
 
@@ -134,7 +133,7 @@ class Reader:
         try:
             return await streams.read_again(self._redis, self._consumer, names, count=count)
         except ResponseError as error:
-            if str(error).startswith(MISSING):
+            if str(error).startswith(streams.MISSING):
                 return {}
             raise
 

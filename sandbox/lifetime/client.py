@@ -20,9 +20,9 @@ from sandbox.protocol import (
     Saved,
     ShellResult,
 )
+from sandbox.server.acts import ACTS
 
 _T = TypeVar("_T", bound=msgspec.Struct)
-ACTS = frozenset({"bash", "ipython", "edit", "run", "write_file", "upload"})  # that are named: others may be repeated
 OWN_WORK_S = 60.0  # for what the server does itself: files, edits
 SAVE_S = 300.0
 NOTHING = {"data": None, "digest": "", "files": 0, "content_bytes": 0}

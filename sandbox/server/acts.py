@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     Reply = tuple[dict[str, Any], bytes]
 
+ACTS = frozenset({"bash", "ipython", "edit", "run", "write_file", "upload"})  # that have a name: others may be repeated
+
 
 class Taken(Exception):
     """A newer attempt of the job has the sandbox."""
@@ -77,6 +79,7 @@ class Acts:
         self._lock = threading.Lock()
         self._attempt, self._fence = -1, ""  # the attempt that has the sandbox; none yet: whoever asks
         self._turn = -1
+        self._strayed = False  # something was done that is no call, behind those of that turn
         self._acts: dict[str, Act] = {}  # of that turn
         self._cancelled: set[str] = set()  # before they came; of that turn and later ones
         self._resting = False  # new acts wait
@@ -87,6 +90,19 @@ class Acts:
     def turn(self) -> int:
         """The newest one of which an act was begun; -1: none."""
         return self._turn
+
+    @property
+    def strayed(self) -> bool:
+        """True once something without a name was done behind the acts of the newest turn: an export, mostly."""
+        return self._strayed
+
+    def stray(self, request: dict[str, Any]) -> None:
+        """Before a request that may be an act without a name, which waits while none may begin."""
+        if request["op"] not in ACTS or "act" in request:
+            return
+        with self._lock:
+            self._rested.wait_for(lambda: not self._resting)
+            self._strayed = self._turn >= 0
 
     def fence(self, request: dict[str, Any]) -> Reply:
         """From here on only this attempt acts. What those before it have begun continues."""
@@ -185,7 +201,7 @@ class Acts:
         if turn < self._turn:
             raise ValueError(f"act {name} is over, and its result is no longer kept: turn {self._turn} has begun")
         if turn > self._turn:
-            self._turn, self._acts = turn, {}
+            self._turn, self._acts, self._strayed = turn, {}, False
             self._cancelled = {each for each in self._cancelled if _turn(each) >= turn}
 
 

@@ -160,8 +160,8 @@ class ExecutionServer:
             return self._acts.once(
                 request, lambda asker: self._replied(lambda: self._run(request, payload, connection, asker))
             )
-        asker = Asker(connection.fileno(), partial(self._acts.check, request))
-        return self._run(request, payload, connection, asker)
+        self._acts.stray(request)
+        return self._run(request, payload, connection, Asker(connection.fileno(), partial(self._acts.check, request)))
 
     def _run(self, request: dict[str, Any], payload: bytes, connection: socket.socket, asker: Asker) -> Reply:
         operation = request["op"]

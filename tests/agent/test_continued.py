@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from redis.exceptions import ResponseError
 
 from prorl_mq.schema.codec import compress, encode
 from prorl_mq.schema.messages import Sampling
@@ -136,6 +137,26 @@ async def killed(model: Model, clients: InferenceClients, log: Parts, world: Wor
     await model.backend.wait_running(0)
 
 
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[Arrived]:
+    """What has arrived of completions, each from its start on; no part of one is logged while it is sampled."""
+    monkeypatch.setattr(journal, "PART_S", 1000.0)
+    there: list[Arrived] = []
+
+    class Noted(Arrived):
+        def __init__(self, before: Completion | None = None) -> None:
+            super().__init__(before)
+            there.append(self)
+
+    monkeypatch.setattr(journal, "Arrived", Noted)
+    return there
+
+
+async def arrived(there: Sequence[Arrived], count: int) -> None:
+    async with asyncio.timeout(20):
+        while not (there and there[0].call and len(there[0].call.ids) == count):
+            await asyncio.sleep(0.001)
+
+
 def same(result: AgentResult, other: AgentResult) -> bool:
     plain = [told(each.trajectory) for each in (result, other)]
     for each in plain:
@@ -183,22 +204,12 @@ async def test_a_worker_that_gives_its_job_back_logs_all_that_has_arrived(
     model: Model, clients: InferenceClients, monkeypatch: pytest.MonkeyPatch, *, leaves: bool
 ) -> None:
     """One that does not, such as one whose job was cancelled, loses what came since the last part: the control."""
-    monkeypatch.setattr(journal, "PART_S", 1000.0)
-    there: list[Arrived] = []
-
-    class Noted(Arrived):
-        def __init__(self, before: Completion | None = None) -> None:
-            super().__init__(before)
-            there.append(self)
-
-    monkeypatch.setattr(journal, "Arrived", Noted)
+    there = noted(monkeypatch)
     whole = await rollout(model, clients, Log(), World(), continues=False)
     world, log = World(), Parts()
     model.backend.flow.hold_at = 9
     task = asyncio.create_task(rollout(model, clients, log, world))
-    async with asyncio.timeout(20):
-        while not (there and there[0].call and len(there[0].call.ids) == 9):
-            await asyncio.sleep(0.001)
+    await arrived(there, 9)
     log.leaves = leaves
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -208,6 +219,30 @@ async def test_a_worker_that_gives_its_job_back_logs_all_that_has_arrived(
     assert log.waits == [True] * leaves
     assert same(await rollout(model, clients, Parts(log.logged), world), whole)
     assert model.backend.flow.sent == model.tokens + 9 * (not leaves)
+
+
+async def test_a_job_whose_last_tokens_cannot_be_logged_is_given_back_all_the_same(
+    model: Model, clients: InferenceClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told to stop, and has not failed."""
+    there = noted(monkeypatch)
+    tried: list[bytes] = []
+
+    class Refused(Parts):
+        leaves = True
+
+        async def part(self, record: bytes, *, wait: bool = False) -> None:
+            tried.append(record)
+            raise ResponseError("no room")
+
+    model.backend.flow.hold_at = 9
+    task = asyncio.create_task(rollout(model, clients, Refused(), World()))
+    await arrived(there, 9)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    model.backend.flow.hold_at = None
+    assert tried
 
 
 async def test_no_token_is_logged_twice(model: Model, clients: InferenceClients) -> None:

@@ -8,8 +8,10 @@ import pytest
 from prorl_mq.duties.reap import Reaping
 from prorl_mq.duties.service_clock import ServiceClock
 from prorl_mq.schema.ids import JobRef
+from prorl_mq.schema.items import Lane
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
+from prorl_mq.store import streams
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.support.epoch import another_server
@@ -109,3 +111,17 @@ async def test_claims_that_were_seen_before_a_restart_are_looked_for_again(queue
     await taken_back(second)
     await another_server(queue)
     await taken_back(first)
+
+
+async def test_a_node_that_an_earlier_release_has_enrolled_does_not_stop_the_reaper(queue: Queue) -> None:
+    """Its workers have made their lane without the one in front, to which its displaced rollouts come."""
+    front = queue.keys.stage(*Lane(Stage.RUN, "old").ahead)
+    await queue.redis.sadd(queue.keys.lanes, "old")
+    await streams.ensure(queue.redis, [queue.keys.stage(Stage.RUN, "old")])
+    held = await queue.hold(Stage.INIT)
+    await queue.overdue(held.ref)
+    await reaper(queue, lease_ms=LONG_MS).turn()
+    assert (await queue.snapshot(held.ref)).state == State.QUEUED
+    await reaper(queue, lease_ms=LONG_MS).turn()
+    assert not await queue.redis.smembers(queue.keys.lanes), "its node is gone, and its lanes with it"
+    assert not await queue.redis.exists(front)

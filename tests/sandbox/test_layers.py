@@ -8,7 +8,9 @@ import pytest
 
 from sandbox.errors import CannotCopy, CannotRestore
 from sandbox.fake import FakeProvider
+from sandbox.isolators.layers import stacking
 from sandbox.isolators.layers.copying import Copies, beside
+from sandbox.isolators.layers.stacking import Stacker
 from sandbox.protocol import EditorCommand, Sandbox, SandboxLimits, SandboxSpec
 from tests.sandbox.checkpoints import pair, python, tree
 from tests.sandbox.conftest import ISOLATED, Create
@@ -178,6 +180,21 @@ async def test_a_sandbox_that_has_begun_a_later_turn_is_not_copied(create: Creat
 
 
 @one_kind
+async def test_a_sandbox_that_is_used_for_an_export_is_not_copied(create: Create, copies: Copies) -> None:
+    """The last turn of its rollout has no call: what its family does then is no part of any turn."""
+    one, other = await pair(create)
+    await one.bash("echo before >/workspace/n")
+    await one.named("0.0").bash("echo 1 >/workspace/n")
+    await one.run(["touch", "/workspace/exported"])
+    with pytest.raises(CannotCopy, match="used it behind turn 0"):
+        await copies.copy(one.handle, other, turn=0)
+    assert await said(other, "ls /workspace") == ""
+    await one.named("1.0").bash("echo 2 >/workspace/n")
+    await copies.copy(one.handle, other, turn=1)
+    assert await said(other, "ls -1 /workspace") == "exported\nn\n"
+
+
+@one_kind
 async def test_calls_wait_until_the_files_are_sealed(create: Create, copies: Copies) -> None:
     """Whatever is asked of the source meanwhile, the copy has a state that it had between two calls."""
     one, other = await pair(create)
@@ -223,6 +240,41 @@ async def test_several_copies_at_once_come_one_after_the_other(create: Create) -
 
 
 @one_kind
+async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(
+    create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = await pair(create)
+    await one.bash("echo 1 >/workspace/n")
+    stacker = Stacker()
+    await stacker.warm()
+    with monkeypatch.context() as hurried:
+        hurried.setattr(stacking, "ANSWER_S", 0.0)
+        late = await stacker.stack(0, 0, [])
+        assert late.spoilt
+        assert "gave no answer: it took" in late.error
+    stacked = await stacker.stack(one.handle.pid, other.handle.pid, ["/workspace"])
+    await stacker.aclose()
+    assert (stacked.error, stacked.spoilt) == ("", False)
+
+
+async def test_forks_that_begin_at_once_start_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[asyncio.subprocess.Process] = []
+    start = stacking._started
+
+    async def counted() -> asyncio.subprocess.Process:
+        begun.append(await start())
+        return begun[-1]
+
+    monkeypatch.setattr(stacking, "_started", counted)
+    stacker = Stacker()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(stacker.warm())
+    await stacker.aclose()
+    assert len(begun) == 1
+
+
+@one_kind
 async def test_sealed_bytes_still_count(create: Create, copies: Copies) -> None:
     limits = SandboxLimits(disk_bytes=64 << 20)
     one, other = await pair(create, limits=limits)
@@ -231,7 +283,10 @@ async def test_sealed_bytes_still_count(create: Create, copies: Copies) -> None:
     for box in (one, other):
         done = await box.bash("head -c 40M /dev/zero >/workspace/more")
         assert "No space left" in done.output or "over the disk limit" in done.output, done
-        assert (await box.bash("rm -f /workspace/more; head -c 10M /dev/zero >/workspace/more")).exit_code == 0
+        async with asyncio.timeout(30):
+            while (await box.bash("rm -f /workspace/more")).exit_code:
+                pass  # the watchdog may see the full disk only now
+        assert (await box.bash("head -c 10M /dev/zero >/workspace/more")).exit_code == 0
 
 
 @one_kind

@@ -12,6 +12,7 @@ from prorl_mq.store.server.connection import RedisSettings
 from tests.support.queue import Queue
 from tests.worker.stage import Acting, finish, options, until, working
 from workers.process.read import Read, Reading
+from workers.stages.work import Move, Work
 
 pytestmark = pytest.mark.anyio
 WAITING = 8
@@ -70,3 +71,18 @@ async def test_read_as_one_of_many_streams_it_waits_behind_others(
     monkeypatch.setattr(Reading, "_begun", nothing)
     fresh, _ = await waiting(queue, stage)
     assert (await order(settings, fresh, stage))[:WAITING] == fresh
+
+
+@pytest.mark.parametrize("stage", [Stage.INIT, Stage.RUN])
+async def test_what_has_begun_is_leased_once_it_takes_long(queue: Queue, settings: RedisSettings, stage: Stage) -> None:
+    _, begun = await waiting(queue, stage)
+    leased: list[str] = []
+
+    async def act(work: Work) -> Move:
+        await work.hold()
+        leased.append(work.held.ref)
+        return await finish(work)
+
+    async with working(replace(options(settings, slots=1), stage=stage), Acting(act)):
+        await until(lambda: len(leased) >= BEGUN)
+    assert leased[:BEGUN] == begun

@@ -10,9 +10,10 @@ log, whose words stay: they are what the policy has read.
 
 import asyncio
 import hashlib
+import logging
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 import msgspec
@@ -39,6 +40,7 @@ from workers.handler import TurnLog
 from workers.inference.arrived import Arrived
 from workers.inference.protocol import Completion
 
+log: Final = logging.getLogger(__name__)
 T = TypeVar("T", bound=msgspec.Struct)
 PART_S: Final = 5.0  # between two parts of a completion: what a kill costs of it at most
 REST_S: Final = 3.0  # that a worker which gives a job back has for the rest of them
@@ -220,13 +222,17 @@ class Journal:
             await self._log_part(self._log, arrived, since)
 
     async def _log_rest(self, arrived: Arrived, since: Since) -> None:
-        """Logs what is left of them where the job is given back. Redis may be away: then there is not much time."""
+        """Logs what is left of them where the job is given back. Redis may be away: then there is not much time. What
+        cannot be logged is sampled again, and is no failure: the job is given back all the same.
+        """
         if self._log is None or not self._log.leaves:
             return
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(REST_S):
                 while await self._log_part(self._log, arrived, since, wait=True):
                     pass
+        except Exception as error:
+            log.info("tokens of turn %d are not logged: %s", since.turn, error or type(error).__name__)
 
     async def _log_part(self, log: TurnLog, arrived: Arrived, since: Since, *, wait: bool = False) -> bool:
         """True if there was anything to log."""

@@ -93,7 +93,7 @@ class Leasing:
         budgets, held_ms = [slot.work.budget_ms for slot in slots], [held.ms for held in helds]
         try:
             claims = await self._store.claim(
-                lane.stage, lane.node, entries, budgets, self._lease_ms, lane.family, held_ms
+                lane.stage, lane.node, entries, budgets, self._lease_ms, lane.family, held_ms, front=lane.front
             )
         except RedisUnavailable:
             raise

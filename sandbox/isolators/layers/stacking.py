@@ -34,25 +34,30 @@ class Stacker:
 
     async def warm(self) -> None:
         """Raises `CannotCopy` where it does not start."""
+        async with self._asking:
+            await self._running()
+
+    async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
             try:
                 self._process = await _started()
             except OSError as error:
                 raise CannotCopy(f"the program that lays layers does not start: {error}") from error
+        return self._process
 
     async def stack(self, source: int, target: int, places: Sequence[str]) -> Stacked:
         """Seals the files of the sandbox with the first process `source`, and shows them in the other one's places."""
         async with self._asking:
-            await self.warm()
-            assert self._process is not None
+            process = await self._running()
             try:
                 async with asyncio.timeout(ANSWER_S):
-                    return await _asked(self._process, {"source": source, "target": target, "places": places})
-            except (OSError, TimeoutError, msgspec.DecodeError) as error:
-                return Stacked(error=f"the program that lays layers gave no answer: {error}", spoilt=True)
-            except BaseException:
+                    return await _asked(process, {"source": source, "target": target, "places": places})
+            except BaseException as error:
                 await self._end()  # what it still says is no answer to the next request
-                raise
+                if not isinstance(error, OSError | TimeoutError | msgspec.DecodeError):
+                    raise
+                why = str(error) or f"it took {ANSWER_S:.0f} s"
+                return Stacked(error=f"the program that lays layers gave no answer: {why}", spoilt=True)
 
     async def aclose(self) -> None:
         async with self._asking:

@@ -232,6 +232,8 @@ class Checkpoints:
         marked, kept, tools = self._marked, self._kept, self._tools
         if tools.acts.turn > turn:
             raise NotQuiet(f"it has begun turn {tools.acts.turn}")
+        if tools.acts.strayed:
+            raise NotQuiet(f"its worker has used it behind turn {tools.acts.turn}")
         if marked is None or kept is None:
             return {"lost": [NOT_MARKED]}
         lost: list[str] = []
