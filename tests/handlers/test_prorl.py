@@ -73,6 +73,12 @@ async def test_calls_are_right_by_name_and_arguments_in_any_order(stages: Stages
     await held(suite, ToolCalls(), stages)
 
 
+async def test_deep_arguments_are_wrong_and_no_failure_of_ours(stages: Stages) -> None:
+    deep = '{"to": ' * 600 + "1" + "}" * 600
+    _, score = await stages.rollout(ToolCalls(), BOOK, [call("book_ferry", deep)])
+    assert score.reward == 0.0
+
+
 async def test_the_functions_of_a_row_are_shown_and_not_run(stages: Stages) -> None:
     ran, score = await stages.rollout(ToolCalls(), BOOK, [JUIST + SYLT])
     assert ran.trajectory is not None
