@@ -5,6 +5,7 @@ finds its job again after any restart, another body is another job, and a retry 
 """
 
 import hashlib
+import math
 import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -45,8 +46,13 @@ class CompatRollout(msgspec.Struct, frozen=True, kw_only=True):
     body: str  # digest of instance and sampling_params
 
     @property
+    def named_source(self) -> str:
+        """The data source as the row names it."""
+        return str(self.instance.get("data_source") or "swebench")
+
+    @property
     def data_source(self) -> str:
-        name = str(self.instance.get("data_source") or "swebench")
+        name = self.named_source
         if name == _GYM and self.instance.get("seed") is None:  # v1's rows bring the entry, ours name its place
             return _GYM_ENTRY
         return next((alias for alias in _ALIASES if name.startswith(alias)), name)
@@ -56,9 +62,8 @@ class CompatRollout(msgspec.Struct, frozen=True, kw_only=True):
         given = self.instance.get("instance_id")
         if given is not None:
             return str(given)
-        more = self.instance.get("extra_info")
-        about = more if isinstance(more, Mapping) else {}
-        return "_".join([self.data_source, *(str(about.get(name)) for name in ("name", "split", "index"))])
+        about = _mapped(self.instance.get("extra_info"))
+        return "_".join([self.named_source, *(str(about.get(name)) for name in ("name", "split", "index"))])
 
     @property
     def trajectory_id(self) -> Any:
@@ -76,14 +81,33 @@ class CompatRollout(msgspec.Struct, frozen=True, kw_only=True):
 
 def rollout(body: Mapping[str, Any]) -> CompatRollout:
     """Raises `msgspec.ValidationError` for a sampling parameter of a wrong type."""
-    given = {name: value for name, value in body["sampling_params"].items() if value is not None}
+    instance, given = _filled(body["instance"]), _filled(body["sampling_params"])
     told = [msgspec.json.encode(body[part], order="deterministic") for part in ("instance", "sampling_params")]
     return CompatRollout(
         job_id=body.get("job_id") or str(uuid.uuid4()),
-        instance=body["instance"],
+        instance=instance,
         sampling=msgspec.convert(given, SamplingParams, strict=False),
         body=_digest(*told),
     )
+
+
+def _filled(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Without those that are null, or NaN as tables have it."""
+    return {name: value for name, value in columns.items() if not _is_empty(value)}
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _mapped(value: Any) -> Mapping[str, Any]:
+    """An object, which may be JSON text; empty for anything else."""
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            return {}
+    return value if isinstance(value, Mapping) else {}
 
 
 def id_key(job_id: str) -> str:
@@ -123,7 +147,7 @@ def _task(call: CompatRollout, schema: Schema) -> Task:
     An empty `tools` says that there are none of the row's own, as null does.
     """
     named = {*schema.required, *schema.optional, *schema.sealed}
-    given = {name: value for name, value in call.instance.items() if value is not None}
+    given = dict(call.instance)
     if given.get("tools") == "":
         del given["tools"]
     rest = {name: value for name, value in given.items() if name not in named}

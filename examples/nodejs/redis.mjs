@@ -2,6 +2,7 @@
 //
 //   npm install      (ioredis and @msgpack/msgpack)
 //   node redis.mjs redis://127.0.0.1:6379 TENANT RUN BATCH.json      (PRORL_NAMESPACE, if not prorl)
+import { randomUUID } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { inflateSync } from 'node:zlib';
 import { decode, encode } from '@msgpack/msgpack';
@@ -55,14 +56,19 @@ async function* entries() {
 }
 
 const batch = { ...JSON.parse(await readFile(file, 'utf8')), run_id: run };
+const reply = randomUUID(); // an answer to an earlier call may still lie on the stream
+const submit = () =>
+  redis.xadd(`${prefix}intake:${tenant}:${run}`, '*', 'm', Buffer.from(encode({ type: 'submit', reply, batch })));
 await register();
-await redis.xadd(`${prefix}intake:${tenant}:${run}`, '*', 'm', Buffer.from(encode({ type: 'submit', reply: 'batch', batch })));
+await submit();
 let open = null; // groups as RUN:GROUP, once the batch was accepted
+let refused = null;
 const closed = new Set();
 for await (const { id, field, value } of entries()) {
   if (field === 'a') {
-    if (!value.ok) throw new Error(`${value.status}: ${value.error}`);
-    if (value.reply === 'batch') open = value.value.groups;
+    if (value.reply === reply && value.ok) open = value.value.groups;
+    else if (value.reply === reply && value.status === 429) setTimeout(submit, value.retry_after_ms ?? 2000);
+    else if (value.reply === reply) refused = `${value.status}: ${value.error}`;
   } else if (field === 'r') {
     for (const sample of value.samples) {
       if (!sample.trajectory) continue;
@@ -76,6 +82,7 @@ for await (const { id, field, value } of entries()) {
     closed.add(`${run}:${value.group_id}`);
   }
   await redis.xack(results, 'trainer', id);
+  if (refused) throw new Error(refused);
   if (open?.every((group) => closed.has(group))) break;
 }
 redis.disconnect();

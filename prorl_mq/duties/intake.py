@@ -68,6 +68,7 @@ PATIENCE_S = 0.2  # how long one turn waits for a tenant; what takes longer cont
 NOBODY_WAIT_S = 0.5
 TENANTS_S = 2.0  # how long the tenants' Redis users are known for
 MESSAGE_BYTES: Final = 64 << 20
+LONG_BYTES: Final = 128 << 10  # of a message that is read in a thread: three million values take seconds
 ERROR_CHARS: Final = 2_000  # of an answer's error: it may quote the message
 FULL: Final = "Redis is full: acknowledge results, or give it more memory, then send the message again"
 STATUSES: Final[dict[type[ProrlError], int]] = {
@@ -198,7 +199,11 @@ class Intake:
         reply = entry  # a message too broken to name its reply is answered under its own id
         try:
             reply = _reply_of(body) or entry
-            value = await self._carry_out(run, decode_message(body, other))
+            if len(body) < LONG_BYTES:
+                message = decode_message(body, other)
+            else:
+                message = await asyncio.to_thread(decode_message, body, other)
+            value = await self._carry_out(run, message)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             return IntakeAnswer(
                 reply=reply, ok=False, status=422, error=f"the message cannot be read: {error}"[:ERROR_CHARS]

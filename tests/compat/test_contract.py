@@ -86,8 +86,15 @@ async def test_a_missing_or_wrong_field_is_422(client: httpx.AsyncClient, route:
 async def test_what_is_no_json_is_422(client: httpx.AsyncClient) -> None:
     answer = await client.post("/process", content=b"{")
     assert (answer.status_code, answer.json()["detail"][0]["type"]) == (422, "json_invalid")
+    answer = await client.post("/process", content=b'{"instance": {"seed": NaN}')
+    assert (answer.status_code, answer.json()["detail"][0]["type"]) == (422, "json_invalid")
     assert (await client.get("/process")).json() == {"detail": "Method Not Allowed"}
     assert (await client.get("/else")).json() == {"detail": "Not Found"}
+
+
+async def test_columns_that_tables_leave_empty_are_taken(client: httpx.AsyncClient) -> None:
+    body = b'{"instance": {"seed": NaN}, "sampling_params": {}}'
+    assert said(await client.post("/process", content=body)) == NOT_RUNNING
 
 
 async def test_status_counts_the_jobs_of_each_stage(client: httpx.AsyncClient, worker: Worker) -> None:

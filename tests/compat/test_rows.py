@@ -1,5 +1,7 @@
 """Columns of v1's rows: what RUN needs is open, what tells the answer reaches EVAL and nobody else."""
 
+import json
+import math
 from typing import Any
 
 import pytest
@@ -64,3 +66,19 @@ def test_a_row_of_reasoning_gym_that_names_its_place_stays_what_it_was() -> None
     place = {"data_source": "reasoning_gym", "name": "chain_sum", "seed": 3, "tools": False, "trajectory_id": 0}
     source, opened, sealed = parted(place, Schema(required=("name", "seed"), optional=("tools",)))
     assert (source, opened, sealed) == ("reasoning_gym", {"name": "chain_sum", "seed": 3, "tools": False}, {})
+
+
+def test_a_row_is_named_by_its_own_source_and_its_extra_info() -> None:
+    """Also where that is JSON text: rows with one name would count as one sample, and end each other's jobs."""
+    about = {"name": "gym", "split": "train", "index": 3}
+    for given in (about, json.dumps(about)):
+        call = rollout({"instance": {"data_source": "reasoning_gym", "extra_info": given}, "sampling_params": {}})
+        assert (call.data_source, call.instance_id) == ("reasoning_gym_entry", "reasoning_gym_gym_train_3")
+    assert rollout({"instance": {"extra_info": "{"}, "sampling_params": {}}).instance_id == "swebench_None_None_None"
+
+
+def test_a_column_that_is_nan_is_an_empty_one() -> None:
+    row = {**asked("deepscaler", right=True), "seed": math.nan, "instance_id": math.nan, "starter_code": math.nan}
+    assert parted(row) == parted(asked("deepscaler", right=True))
+    call = rollout({"instance": row, "sampling_params": {"temperature": math.nan}})
+    assert (call.instance_id, call.sampling.temperature) == ("deepscaler_deepscaler_train_7", 1.0)

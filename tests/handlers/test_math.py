@@ -89,6 +89,14 @@ async def test_an_answer_that_never_ends_costs_only_itself(stages: Stages) -> No
         await family.aclose()
 
 
+async def test_an_interval_is_one_answer(stages: Stages, family: Math) -> None:
+    """It reads as a list of JSON: each of its ends was right, and itself wrong."""
+    row = {**HALF, "reward_model": {"ground_truth": "[-2, 7]"}}
+    said = ("[-2,7]", "x \\in [-2, 7]", "-2", "(-2,7)")
+    rewards = [(await stages.score(family, row, {"answer": rf"\boxed{{{each}}}"})).reward for each in said]
+    assert rewards == [1.0, 1.0, 0.0, 0.0]
+
+
 async def test_columns_that_tell_the_answer_are_sealed() -> None:
     opened, sealed = split(Math.schema, task_of(Math(), {**HALF, "unforeseen_solution": "1/2"}))
     assert set(opened) == {"prompt", "tools"}
@@ -104,6 +112,13 @@ async def test_columns_that_tell_the_answer_are_sealed() -> None:
         ({"answer": r"We see that it is \boxed{7}."}, ["7"]),
         ({"reward_model": {"ground_truth": ["1", "2"]}}, ["1", "2"]),
         ({"reward_model": '{"ground_truth": "[\\"1\\"]"}'}, ["1"]),
+        ({"reward_model": {"ground_truth": '["1", "2"]'}}, ["1", "2"]),
+        (
+            {"reward_model": {"ground_truth": "[-2, 7]"}},
+            ["[-2, 7]"],
+        ),  # an interval: -2 was right, and the interval wrong
+        ({"answer": "[[1, 2], [3, 4]]"}, ["[[1, 2], [3, 4]]"]),
+        ({"answer": [-2, 7]}, ["-2", "7"]),
     ],
 )
 def test_the_answer_is_found_where_data_sets_have_it(row: dict[str, Any], answers: list[str]) -> None:

@@ -73,6 +73,12 @@ async def test_calls_are_right_by_name_and_arguments_in_any_order(stages: Stages
     await held(suite, ToolCalls(), stages)
 
 
+async def test_deep_arguments_are_wrong_and_no_failure_of_ours(stages: Stages) -> None:
+    deep = '{"to": ' * 600 + "1" + "}" * 600
+    _, score = await stages.rollout(ToolCalls(), BOOK, [call("book_ferry", deep)])
+    assert score.reward == 0.0
+
+
 async def test_the_functions_of_a_row_are_shown_and_not_run(stages: Stages) -> None:
     ran, score = await stages.rollout(ToolCalls(), BOOK, [JUIST + SYLT])
     assert ran.trajectory is not None
@@ -104,7 +110,7 @@ def told(*instructions: tuple[str, dict[str, Any]], text: str = "Write about fer
     return row(text, {"instruction_id_list": names, "kwargs": arguments})
 
 
-KEYS = "keywords:existence"
+KEYS, LETTERS = "keywords:existence", "keywords:letter_frequency"
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
     (KEYS, {"keywords": ["ferry"]}, "A ferry.", "A boat."),
     ("keywords:frequency", {"keyword": "sea", "frequency": 2, "relation": "at least"}, "Sea and sea.", "Sea."),
@@ -164,6 +170,25 @@ async def test_every_instruction_of_ifeval_is_checked(stages: Stages, if_eval: I
     assert len({name for name, *_ in CASES}) == 25
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "followed", "broken"),
+    [
+        (LETTERS, {"letter": "#", "let_frequency": 2, "let_relation": "at least"}, "#a #b", "abc" * 99),
+        (LETTERS, {"letter": "É", "let_frequency": 1.0, "let_relation": "at least"}, "é", "e"),
+        ("length_constraints:nth_paragraph_first_word",
+         {"num_paragraphs": 2.0, "nth_paragraph": 2.0, "first_word": "then"},
+         "First.\n\nThen more.", "First.\n\nMore."),
+        ("language:response_language", {"language": "de"}, "Die Fähre legt am Abend ab.", "12345"),
+    ],
+)  # fmt: skip
+async def test_no_score_of_an_instruction_is_chance_or_a_gift(
+    stages: Stages, if_eval: IfEval, name: str, given: dict[str, Any], followed: str, broken: str
+) -> None:
+    """IFEval draws a letter for one that is none; a text of digits is in every language; tables hold 2.0 for 2."""
+    said = [(await stages.score(if_eval, told((name, given)), {"answer": each})).reward for each in (followed, broken)]
+    assert said == [1.0, 0.0]
+
+
 async def test_all_instructions_of_a_row_must_be_followed(stages: Stages, if_eval: IfEval) -> None:
     both = told((KEYS, {"keywords": ["ferry"], "num_words": None}), ("punctuation:no_comma", {}))
     plain = {
@@ -185,6 +210,10 @@ async def test_all_instructions_of_a_row_must_be_followed(stages: Stages, if_eva
     [
         (told(("keywords:exist", {})), "IFEval has no instruction 'keywords:exist'; it has .*keywords:existence"),
         (told((KEYS, {})), r"the instruction 'keywords:existence' does not take \{\}: it lacks keywords"),
+        (told((KEYS, {"keywords": "ferry"})), "keywords must be a list of words"),
+        (told((KEYS, {"keywords": ["ferry", " "]})), "keywords must be a list of words"),
+        (told(("length_constraints:number_words", {"num_words": -1, "relation": "at least"})), "draw another value"),
+        (told((LETTERS, {"letter": "ab", "let_frequency": 1, "let_relation": "at least"})), "draw another value"),
         (told(), "the row names 0 instructions"),
         (row("?", {"instruction_id_list": [KEYS], "kwargs": []}), "has arguments of 0: one object each"),
         (row("?", 7), "required field `instruction_id_list`"),
@@ -222,6 +251,38 @@ async def test_an_entry_that_a_row_brings_is_scored_by_its_data_set(stages: Stag
             await stages.rollout(gym, bad, ["<answer>42</answer>"])
         with pytest.raises(BadRow, match=r"neither reward_model nor extra_info\.reward_model has entry"):
             await stages.rollout(gym, {**GYM, "reward_model": {"ground_truth": "42"}}, ["<answer>42</answer>"])
+    finally:
+        await gym.aclose()
+
+
+GRID = {"question": "?", "answer": "1 2\n3 4", "metadata": {"output": [[1, 2], [3, 4]], "difficulty": {}}}
+LADDER = {
+    "question": "?",
+    "answer": "STONE,STORE",
+    "metadata": {"start_word": "STONE", "end_word": "STORE", "word_length": 5},
+}
+
+
+def brings(task: str, entry: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **GYM,
+        "reward_model": {"entry": json.dumps(entry), "reasoning_task": task, "ground_truth": entry["answer"]},
+    }
+
+
+async def test_an_entry_whose_own_answer_earns_nothing_gives_no_reward(stages: Stages) -> None:
+    """Boards come as lists and are compared as tuples: each right answer earned 0.05."""
+    gym = GymEntries()
+    try:
+        for task in ("arc_agi", "rearc"):
+            said = [
+                (await stages.score(gym, brings(task, GRID), {"answer": each})).reward for each in ("1 2\n3 4", "1 2")
+            ]
+            assert said == [1.0, 0.05]
+        damaged = {**GRID, "metadata": {"output": [[9]]}}
+        for task, entry in (("arc_agi", damaged), ("word_ladder", LADDER)):  # the second: of words of another length
+            with pytest.raises(BadRow, match="takes no text"):
+                await stages.score(gym, brings(task, entry), {"answer": entry["answer"]})
     finally:
         await gym.aclose()
 

@@ -1,6 +1,7 @@
 """The direct path: whatever lies on an intake stream is answered once and removed, and never stops it."""
 
 import random
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,7 @@ from prorl_mq.duties.intake import Intake
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import GroupRef, RunRef
-from prorl_mq.schema.intake import IntakeAnswer, decode_answer
+from prorl_mq.schema.intake import IntakeAnswer, IntakeMessage, decode_answer, decode_message
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import results, work
@@ -183,6 +184,22 @@ async def test_a_field_beside_the_message_is_refused(store: Store, more: tuple[s
     [answer] = await answers(store)
     assert (answer.status, says in (answer.error or "")) == (422, True)
     assert await store.read("ZCARD", store.keys.backlog(RUN)) == 0
+
+
+@pytest.mark.parametrize("size", [1, 200_000])
+async def test_a_long_message_is_read_beside_the_loop(store: Store, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Three million values took seconds, in which nobody else was served."""
+    threads: list[int] = []
+
+    def read(body: bytes, other: bytes | None) -> IntakeMessage:
+        threads.append(threading.get_ident())
+        return decode_message(body, other)
+
+    monkeypatch.setattr(duty, "decode_message", read)
+    await put(store, "m", encode(with_payload(x="x" * size)))
+    await Intake(store).turn()
+    assert [answer.ok for answer in await answers(store)] == [True]
+    assert [each == threading.get_ident() for each in threads] == [size == 1]
 
 
 async def test_an_unknown_data_source_names_the_nearest(store: Store) -> None:

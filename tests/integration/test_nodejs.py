@@ -90,8 +90,9 @@ async def test_a_wrong_field_is_refused_by_name(
     await announce_source(settings)
     async with started(settings) as (_, url), asyncio.timeout(100):
         where = (url,) if way == "http" else (settings.url.removeprefix("unix://"), "default")
-        wrong = batch(tmp_path, sampling={"max_turn": 3})
-        code, lines, errors = await said(client / f"{way}.mjs", *where, "js", wrong, namespace=settings.namespace)
-    assert (code, lines) == (1, [])
-    assert "unknown field 'max_turn'" in errors
-    assert "did you mean 'max_turns'?" in errors
+        for field, nearest in (("max_turn", "max_turns"), ("temprature", "temperature")):  # each has its own answer
+            wrong = batch(tmp_path, sampling={field: 1})
+            code, lines, errors = await said(client / f"{way}.mjs", *where, "js", wrong, namespace=settings.namespace)
+            assert (code, lines) == (1, [])
+            assert f"unknown field '{field}'" in errors
+            assert f"did you mean '{nearest}'?" in errors

@@ -44,12 +44,17 @@ def question_of(payload: Mapping[str, Any]) -> str:
 
 def ground_truth(sealed: Mapping[str, Any]) -> Any:
     """The answer, with JSON text read. Raises `BadRow`."""
+    return parsed(given_truth(sealed))
+
+
+def given_truth(sealed: Mapping[str, Any]) -> Any:
+    """The answer as it stands there. Raises `BadRow`."""
     model = parsed(sealed.get("reward_model"))
     if isinstance(model, Mapping) and "ground_truth" in model:
-        return parsed(model["ground_truth"])
+        return model["ground_truth"]
     for name in ("ground_truth", "answer"):
         if sealed.get(name) is not None:
-            return parsed(sealed[name])
+            return sealed[name]
     raise BadRow("the row has no answer: neither reward_model.ground_truth nor ground_truth nor answer")
 
 

@@ -17,7 +17,7 @@ from workers.handlers.clocks import AskTime, EvalClock
 from workers.handlers.forks import ForkLimits, Forks
 from workers.handlers.math.checker import MAX_ANSWER_CHARS, MathVerdict, Question
 from workers.handlers.math.reading import same
-from workers.handlers.rows import ANSWERS, QUESTIONS, BadRow, ground_truth, question_of
+from workers.handlers.rows import ANSWERS, QUESTIONS, BadRow, given_truth, parsed, question_of
 
 _PERCENT = re.compile(r"percent|%", re.IGNORECASE)
 PROMPTS = Prompts(
@@ -74,8 +74,14 @@ class Math:
 
 
 def accepted(sealed: Mapping[str, Any]) -> list[str]:
-    """The right answers of a row: one, or a list of which any will do. Raises `BadRow`."""
-    truth = ground_truth(sealed)
+    """The right answers of a row: one, or a list of which any will do. Raises `BadRow`.
+
+    `[0, 1]` as text is one answer, an interval or a vector: in a list of several that is text, each stands in quotes.
+    """
+    given = given_truth(sealed)
+    truth = parsed(given)
+    if isinstance(truth, list) and isinstance(given, str) and truth[1:] and not all(isinstance(x, str) for x in truth):
+        truth = given
     if isinstance(truth, Mapping):  # {"answer": ...}, {"ground_truth": ...}
         truth = truth.get("ground_truth", truth.get("answer", ""))
     answers = [_bare(str(each)) for each in (truth if isinstance(truth, list) else [truth])]

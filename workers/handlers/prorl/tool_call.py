@@ -36,7 +36,10 @@ class ToolCalls:
             return Score(reward=0.0, note=f"more than {MAX_CALLS} calls")
         if unread := [text for name, text in said if not name]:
             return Score(reward=0.0, note=f"a call cannot be read: {unread[0][:200]}")
-        made = Counter(canonical([name, json.loads(arguments)]) for name, arguments in said)
+        try:
+            made = Counter(canonical([name, json.loads(arguments)]) for name, arguments in said)
+        except RecursionError:
+            return Score(reward=0.0, note="the arguments of a call are nested too deep")
         parts = {
             "calls": float(made.total()),
             "expected": float(wanted.total()),
