@@ -28,7 +28,7 @@ class Forks:
         self.records: list[GroupRecord] = []
 
     async def fork(self, random: Random, seconds: float) -> None:
-        """Forks some job, and reads what becomes of it. Another name of a group is a conflict."""
+        """Forks some job, and reads what becomes of it. The name of another group must be refused."""
         world = self._world
         within_s = seconds + world.options.faults_s + 90.0 + 2 * world.options.work_s
         try:
@@ -85,7 +85,9 @@ class Forks:
             if error.status not in {NOT_FOUND, CONFLICT}:
                 raise
             return False
-        if answer.jobs != [f"{RUN_ID}:{name}:{index}" for index in range(n)] or answer.shared_tokens != order.turn + 1:
+        jobs = [f"{RUN_ID}:{name}:{index}" for index in range(n)]
+        shared = {order.turn + 1, 0} if answer.repeated else {order.turn + 1}  # its turns go with its record
+        if answer.jobs != jobs or answer.shared_tokens not in shared:
             self._world.finding("the answer to a fork is wrong", str(answer))
         return True
 
