@@ -37,7 +37,7 @@ def _records(world: "World") -> None:
     times = Counter(record.group_id for record in closed)
     if times != Counter(submitted):
         world.finding("not one record for each group", f"{sorted(times.items())} of {sorted(map(str, submitted))}")
-    for record in closed:
+    for record in [*closed, *world.forks.records]:
         fault = _fault(record, world.oracle.published.get(f"{RUN}:{record.group_id}", {0})) or _early(record, world)
         if fault:
             world.finding("a record is wrong", f"{RUN_ID}:{record.group_id} {fault}")

@@ -43,7 +43,7 @@ def plan(options: Options) -> list[Fault]:
     busy_s = min(options.faults_s, 0.05 + 0.4 * options.work_s)  # later there is little left to disturb
     made = []
     for kind in sorted(options.kinds & {*EVENT_KINDS}):
-        random = options.random(kind) if kind.startswith("pause") else faults
+        random = options.random(kind) if kind.startswith(("pause", "fork")) else faults
         for _ in range(options.cancels if kind.startswith("cancel") else random.choice((1, 3, 6))):
             at_s = random.random() * (options.faults_s if random.random() < 0.2 else busy_s)
             seconds = random.choice((0.2, 1.0, 2.5)) * lease_s * random.random()
@@ -81,7 +81,7 @@ class Nemesis:
             if not await self._working_until(fault.at_s):
                 break
             self._world.network.counts[fault.kind] += 1
-            tasks = self._cancels if fault.kind.startswith(("cancel", "pause")) else self._tasks
+            tasks = self._cancels if fault.kind.startswith(("cancel", "pause", "fork")) else self._tasks
             tasks.append(loop.create_task(self._do(fault)))
         await self._working_until(self._world.options.faults_s)
         for task in self._tasks:
@@ -105,7 +105,7 @@ class Nemesis:
             "kill": self._kill, "freeze": self._freeze, "restart": self._restart, "lost": self._restart,
             "role": self._role, "hard": self._role, "refused": self._refuse, "drain": self._drain,
             "cancel": self._cancel, "clock": self._step_clock, "foreign": self._foreign_key,
-            "pause": self._pause,
+            "pause": self._pause, "fork": self._fork,
         }  # fmt: skip
         return actions[kind](fault, what)
 
@@ -191,3 +191,6 @@ class Nemesis:
         except ServiceError as error:
             if error.status not in {404, 409}:
                 raise
+
+    async def _fork(self, fault: Fault, what: str) -> None:
+        await self._world.forks.fork(self._world.options.random(str(fault)), fault.seconds)

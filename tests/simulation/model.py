@@ -22,7 +22,7 @@ class Model(JobVerbs):
                 "admit", "claim", "divert", "renew", "advance", "finish", "fail", "release", "confirm", "reap",
                 "promote", "stop", "pause", "resume", "log", "settle", "withdraw", "hold", "submit", "ack",
                 "draw", "adopt", "wake", "resign", "open_epoch", "shift_clock", "answer", "halt", "close",
-                "retire_lane", "forget",
+                "retire_lane", "forget", "fork",
             )
         }  # fmt: skip
 
@@ -81,6 +81,21 @@ class Model(JobVerbs):
                 self.groups[item[0]] = Group(wanted=item[2], waits=not reserved, reserved=reserved)
                 self.admitted[item[0]] = 0
         return None
+
+    def _fork(self, call: Call) -> list[Any]:
+        """A group like any other one, of a batch of its own."""
+        batch, about = call.keys[0], call.about
+        parent = self.groups.get(call.keys[12].rpartition("open:")[2])
+        if batch in self.forked:
+            return ["already" if self.forked[batch] == about["digest"] else "conflict"]
+        if about["ref"] in self.groups:
+            return ["conflict"]
+        if about["copies"] and (parent is None or parent.record):
+            return ["moved"]
+        self.forked[batch] = about["digest"]
+        self.groups[about["ref"]] = Group(wanted=about["n"], waits=True)
+        self.admitted[about["ref"]] = 0
+        return ["forked"]
 
     def _draw(self, call: Call) -> list[Any] | None:
         batch = call.keys[0]

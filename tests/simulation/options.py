@@ -10,7 +10,7 @@ NETWORK_KINDS: Final = ("lost_request", "lost_reply", "late", "again", "hold_rea
 EVENT_KINDS: Final = (
     "kill_worker", "kill_api", "freeze_worker", "freeze_api", "restart", "role", "refused", "drain", "cancel_job",
     "cancel_group", "cancel_batch", "cancel_run", "foreign_key", "clock_step", "lost_tail", "hard_role", "pause_job",
-    "pause_run",
+    "pause_run", "fork_job",
 )  # fmt: skip
 STOPS: Final = frozenset({"kill_worker", "freeze_worker", "drain", "restart"})
 DEFAULT: Final = frozenset({*HANDLER_KINDS, *NETWORK_KINDS, *EVENT_KINDS, "dapo", "refill"})

@@ -86,6 +86,7 @@ class State:
         self.duties: dict[str, tuple[str, str, int]] = {}  # key → holder, its answer to others, until when
         self.admitted: dict[str, int] = {}  # group → how many samples it has had in all
         self.granted: set[Place] = set()  # what may be granted once: a message's answer, a result's end, a batch's
+        self.forked: dict[str, str] = {}  # batch of a fork → the digest of its order
         self.drawn: dict[str, int] = {}  # batch → how many groups it has drawn
         self.paused_runs: dict[str, float] = {}  # each with the end of its pause, in ms
         self.alive: dict[str, int] = {}  # worker → until when it lives without another beat

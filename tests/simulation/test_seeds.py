@@ -8,7 +8,7 @@ from tests.simulation.options import STORM, derive
 from tests.simulation.replay import play, report
 from tests.simulation.server import Server
 
-SEEDS = [*range(1, 80), 102, 136, 149, 206, 315, 561]  # the last ones met what is rarest
+SEEDS = [*range(1, 80), 102, 136, 149, 206, 315, 407, 561]  # the last ones met what is rarest
 # Words of scripts and kinds of faults that some history of these seeds must meet.
 SOMETIMES = {
     "admit: -1", "claim: already", "claim: expired", "claim: stale", "confirm: confirmed",
@@ -20,6 +20,7 @@ SOMETIMES = {
     "pause_job", "pause_run", "pause: parked", "pause: pausing", "resume: resumed",
     "cancel_run", "again", "clock_step", "lost_tail", "hard_role", "shift_clock: shifted", "shift_clock: moved",
     "answer: already", "ack: already", "halt: already", "claim: gone",
+    "fork_job", "fork: forked",
 }  # fmt: skip
 
 

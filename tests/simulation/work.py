@@ -12,17 +12,16 @@ from prorl_mq.errors import ServiceError
 from prorl_mq.schema.dapo import Dapo, Surplus
 from prorl_mq.schema.messages import BatchRequest, GroupRequest, Limits, Task
 from prorl_mq.schema.task_schema import Schema
-from prorl_mq.schema.trajectory import Segment, Trajectory
+from prorl_mq.schema.trajectory import ForkedFrom
 from tests.simulation.options import Options
+from tests.simulation.rollouts import number_of, record, trajectory
 from workers.handler import Eval, Init, Prepared, Ran, Run, Score
 
 SOURCE, TENANT, RUN_ID, NAMESPACE = "simulated", "t", "r", "s"
 NOT_FOUND, CONFLICT, UNKNOWN = 404, 409, 422  # statuses of the service
 OTHER: Final = "other"  # a family that some workers lack, in histories of the kind `families`
 RUN = f"{TENANT}:{RUN_ID}"
-_TRAJECTORY = Trajectory(
-    segments=[Segment(prompt_ids=[1], response_ids=[2], loss_mask=[0], logprobs=[None])], turns=[], stop_reason="finish"
-)
+FORKED: Final = "tree-"  # how names of forks begin
 
 
 class Family:
@@ -38,8 +37,10 @@ class Family:
         self.calm = False  # from the end of all faults on, nothing fails any more
         self.faults: list[str] = []  # what an attempt found in its log that no other one had written
         self.redis_has_lost = False  # what it had acknowledged
-        self._sent: dict[tuple[str, int], set[bytes]] = {}  # by job and place: records, one of which may be logged
-        self._logged: dict[str, int] = {}  # by job: the records that were said to be logged
+        self.forks: dict[str, ForkedFrom] = {}  # by group: what was asked for under its name
+        self.logged: dict[str, int] = {}  # by job: the records that were said to be logged
+        self._sent: dict[tuple[str, int], set[int]] = {}  # by job and place: records, one of which may be logged
+        self._shared: dict[str, list[int]] = {}  # by group: the records that all its jobs begin with
         self._told: dict[str, int] = {}  # by job: the records that its attempts had for its log
         self._begins_again: set[str] = set()  # jobs of which an attempt has failed before it had any
 
@@ -51,41 +52,58 @@ class Family:
         job = context.job.job_id
         before = self._told.get(job, 0)
         try:
-            await self._turns(context, job)
+            numbers = await self._turns(context, job)
             await self._pass_time()
         except Exception:
             if self._told.get(job, 0) == before:
                 self._begins_again.add(job)
             raise
-        return Ran(trajectory=_TRAJECTORY if self._random.random() < 0.3 else None, export=1)
+        made = self._random.random() < 0.3
+        return Ran(trajectory=trajectory(numbers, self.forks.get(group_of(job))) if made else None, export=1)
 
     async def eval(self, context: Eval) -> Score:
         await self._pass_time()
         return Score(reward=float(self._random.randrange(2)))
 
-    async def _turns(self, context: Run, job: str) -> None:
-        """Some, with two records each. A later attempt finds all that those before it have logged, unless one of them
-        has failed before it logged anything.
+    async def _turns(self, context: Run, job: str) -> list[int]:
+        """Some, with two records each, behind those that a fork begins with. A later attempt finds all that those
+        before it have logged, unless one of them has failed before it logged anything.
         """
-        log, wanted = context.log, 2 * (len(job) % 3)
+        log = context.log
         assert log is not None
-        found = list(log.before)
-        again = not found and job in self._begins_again
+        found = [number_of(place, each) for place, each in enumerate(log.before)]
+        begins = 2 * log.inherited
+        self._inherits(job, found[:begins])
+        again = len(found) == begins and job in self._begins_again
         self._begins_again.discard(job)
-        lost = len(found) < self._logged.get(job, 0) and not self.redis_has_lost and not again
-        if lost or any(record not in self._sent[job, place] for place, record in enumerate(found)):
-            self.faults.append(f"{job} found {found}; {self._logged.get(job)} records were logged")
+        lost = len(found) < self.logged.get(job, 0) and not self.redis_has_lost and not again
+        if lost or any(number not in self._sent.get((job, place), ()) for place, number in enumerate(found)):
+            self.faults.append(f"{job} found {found}; {self.logged.get(job)} records were logged")
         if again:
-            self._logged[job] = 0
+            self.logged[job] = begins
         await self._pass_time()
-        for place in range(len(found), wanted):
-            record = f"{place} {self._random.random()}".encode()
-            self._sent.setdefault((job, place), set()).add(record)
+        for place in range(len(found), begins + 2 * (len(job) % 3)):
+            number = int(self._random.random() * 2**31)
+            found.append(number)
+            self._sent.setdefault((job, place), set()).add(number)
             self._told[job] = self._told.get(job, 0) + 1
-            await log.append(record, wait=place % 2 == 0)
+            await log.append(record(place, number), wait=place % 2 == 0)
             if place % 2 == 0:
-                self._logged[job] = max(self._logged.get(job, 0), place + 1)
+                self.logged[job] = max(self.logged.get(job, 0), place + 1)
             await self._pass_time()
+        return found
+
+    def _inherits(self, job: str, found: list[int]) -> None:
+        """All jobs of a fork begin with the same turns, which its parent has had logged; other jobs with none."""
+        group = group_of(job)
+        fork = self.forks.get(group)
+        parent, wanted = (fork.job_id, 2 * fork.turn + 2) if fork is not None else ("", 0)
+        same = self._shared.setdefault(group, found) == found or self.redis_has_lost
+        theirs = all(number in self._sent.get((parent, place), ()) for place, number in enumerate(found))
+        if len(found) != wanted or not same or not theirs:
+            self.faults.append(f"{job} begins with {found}, and was forked as {fork}; {self._shared[group]} before")
+        for place, number in enumerate(found):
+            self._sent.setdefault((job, place), set()).add(number)
 
     async def _pass_time(self) -> None:
         random, kinds, longest_s = self._random, self._options.kinds, self._options.longest_s
@@ -113,6 +131,11 @@ class PartOfFamily:
 
     def __init__(self, family: Family) -> None:
         self.init, self.run, self.eval = family.init, family.run, family.eval
+
+
+def group_of(job: str) -> str:
+    """The name of the group of a job."""
+    return job.split(":")[1]
 
 
 def _source(options: Options, place: int) -> str:
@@ -222,6 +245,8 @@ class Trainer:
                 await submitted(client, request, again=True)
 
     async def _take(self, client: AsyncClient, closed: ClosedGroup) -> None:
+        if closed.record.group_id.startswith(FORKED):
+            return  # who has forked it reads it, too
         if not self.tails_lost or closed.record.group_id not in {each.record.group_id for each in self.closed}:
             self.closed.append(closed)
         if self._options.ack_at_once:

@@ -16,6 +16,7 @@ from tests.simulation import seams
 from tests.simulation.client import Client
 from tests.simulation.ending import check_end
 from tests.simulation.faults import Fault, Nemesis, plan
+from tests.simulation.forks import Forks
 from tests.simulation.loop import PROCESS, Loop, Process, Stuck
 from tests.simulation.network import Network
 from tests.simulation.options import Finding, Options
@@ -47,6 +48,7 @@ class World:
         self.faults = plan(options) if faults is None else faults
         self.family = Family(options, options.random("work"))
         self.trainer = Trainer(options)
+        self.forks = Forks(self)
         self.oracle = Oracle(self.keys, self.network.counts)
         self.running: dict[str, Process] = {}
         self.workers: dict[Process, Worker] = {}
