@@ -70,7 +70,7 @@ class Service:
         self._advice: dict[TenantId, Memo[Advice]] = {}
 
     def advice(self, tenant: TenantId) -> Memo[Advice]:
-        """What limits the service, as one tenant may see it."""
+        """The limit of the service now, as one tenant may see it."""
         return self._advice.setdefault(tenant, Memo(lambda: advise(self._looking or self.store, tenant)))
 
     @property

@@ -74,7 +74,7 @@ async def test_advise_tells_an_operator_what_limits_and_whose_run_it_is(
     queue = Queue(redis, keys)
     await queue.prepare("n1")
     for stage in Stage:
-        about = [part for pair in (ABOUT | {"stage": stage.value}).items() for part in pair]
+        about = [part for pair in {**ABOUT, "stage": stage.value}.items() for part in pair]
         await queue.command("HSET", keys.worker(stage.value), *about)
         await queue.command("ZADD", keys.workers, 1 << 50, stage.value)
     words = ["advise", "--redis", settings.url, "--namespace", settings.namespace, "--state-dir", tmp_path]
