@@ -34,7 +34,7 @@ from prorl_mq.store.store import renewal
 from tests.cli.conftest import Up, command, prorl
 from tests.support.queue import RUN, Queue
 
-ABOUT = {"stage": "init", "node": "n1", "slots": 2, "busy": 0, "pid": 1, "started_ms": 1}
+ABOUT: dict[str, str | int] = {"stage": "init", "node": "n1", "slots": 2, "busy": 0, "pid": 1, "started_ms": 1}
 
 
 @pytest.mark.anyio
