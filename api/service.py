@@ -19,6 +19,8 @@ from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import TenantId
 from prorl_mq.service import overview
+from prorl_mq.service.advice.bottleneck import Advice
+from prorl_mq.service.advice.facts import advise
 from prorl_mq.service.backends import Registrar, Rights
 from prorl_mq.store.archive.place import archive_of
 from prorl_mq.store.layout.keys import Keys
@@ -65,6 +67,11 @@ class Service:
         self._follower: Follower | None = None
         self._new_results: NewResults | None = None
         self.overview = Memo(lambda: overview.read(self._looking or self.store))
+        self._advice: dict[TenantId, Memo[Advice]] = {}
+
+    def advice(self, tenant: TenantId) -> Memo[Advice]:
+        """The limit of the service now, as one tenant may see it."""
+        return self._advice.setdefault(tenant, Memo(lambda: advise(self._looking or self.store, tenant)))
 
     @property
     def follower(self) -> Follower:

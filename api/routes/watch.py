@@ -17,10 +17,8 @@ from api.service import Service
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.ids import TenantId, public
 from prorl_mq.service.advice.bottleneck import Advice
-from prorl_mq.service.advice.facts import advise
 from prorl_mq.service.changes import change_of
 from prorl_mq.service.overview import Overview
-from prorl_mq.store.store import Store
 
 TICK_S: Final = 5.0
 LONGEST_S: Final = 3600
@@ -50,9 +48,9 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @operation("GET", "/v1/advice")
-async def advice(store: Store, tenant: TenantId) -> Advice:
-    """One sentence on what limits the service now, with its figures, and what to change."""
-    return await advise(store, tenant)
+async def advice(service: Service, tenant: TenantId) -> Advice:
+    """One sentence on what limits the service now, with its figures, and what to change; a second old at most."""
+    return await service.advice(tenant).get()
 
 
 @operation("GET", "/v1/overview")

@@ -4,9 +4,10 @@
 import { ansi } from "./ansi.js";
 import { h } from "./dom.js";
 import { whole } from "./format.js";
-import { MOST, code, markdown } from "./markdown.js";
+import { MOST, code, isDiff, markdown } from "./markdown.js";
 
 const FOLDED = 16; // lines of a result that are shown at first
+const DEEPEST = 32; // levels of an argument that are indented
 const RAW = "prorl-raw";
 
 const isRaw = () => sessionStorage.getItem(RAW) === "1";
@@ -55,14 +56,23 @@ export function text(part, more, kind = "message") {
 
 const count = (lines) => lines.trimEnd().split("\n").length;
 
+// Whatever a reader does not bear, such as a thousand quotes in one another, is shown as it was written.
 function shown(now, kind, open) {
   if (!now) return h("pre", { class: "text" }, "(nothing)");
   if (isRaw()) return h("pre", { class: "text" }, now);
+  try {
+    return read(now, kind, open);
+  } catch {
+    return h("pre", { class: "text" }, now);
+  }
+}
+
+function read(now, kind, open) {
   if (kind === "arguments") return named(now);
   if (kind === "message") return now.length > MOST ? h("pre", { class: "text" }, ansi(now)) : h("div", { class: "text" }, markdown(now));
   const lines = now.trimEnd().split("\n");
   const some = open || lines.length <= FOLDED ? now : lines.slice(0, FOLDED).join("\n");
-  return /^(diff --git |--- \S+.*\n\+\+\+ )/.test(some) ? code(some, "diff") : h("pre", { class: "text" }, ansi(some));
+  return isDiff(some) ? code(some, "diff") : h("pre", { class: "text" }, ansi(some));
 }
 
 // Arguments of a call by name, each text with its own line breaks. What is no JSON is shown as it is.
@@ -75,7 +85,10 @@ function named(now) {
   return h("dl", { class: "arguments" }, entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("pre", { class: "text" }, readable(value))))));
 }
 
-const readable = (value) => (typeof value === "string" ? ansi(value) : JSON.stringify(value, null, 2));
+const readable = (value) => (typeof value === "string" ? ansi(value) : JSON.stringify(value, null, deeper(value, DEEPEST) ? 0 : 2));
+
+// Indented, a depth of some thousands takes its square in blanks.
+const deeper = (value, left) => value !== null && typeof value === "object" && (!left || Object.values(value).some((each) => deeper(each, left - 1)));
 
 // Of JSON that was cut or that a model wrote badly: its line breaks all the same.
 const unescaped = (cut) => (/^\s*[{[]/.test(cut) ? cut.replaceAll("\\n", "\n").replaceAll("\\t", "\t").replaceAll('\\"', '"') : cut);

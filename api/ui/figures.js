@@ -29,7 +29,7 @@ export function figures(groups, newest) {
   return {
     groups: groups.length,
     reward: mean(rewards),
-    best: rewards.length ? Math.max(...rewards) : null,
+    best: rewards.length ? rewards.reduce((a, b) => Math.max(a, b)) : null, // of more than a call takes as arguments
     spread: mean(spreads),
     flat: share(spreads.filter((std) => std === 0).length, spreads.length),
     tokens: mean(tokens),

@@ -4,31 +4,33 @@ import { ansi } from "./ansi.js";
 import { h } from "./dom.js";
 import { lexer } from "./vendor/marked.js";
 
-export const MOST = 50_000; // characters; what is longer is shown as it is
+export const MOST = 16_000; // characters; what is longer is shown as it is
+const MOST_DIFF = 200_000;
+const DEEPEST = 32;
 
 export function markdown(text) {
   return h("div", { class: "markdown" }, blocks(lexer(text, { gfm: true, breaks: true })));
 }
 
-const blocks = (tokens) => tokens.map(block);
+// Lists and quotes in one another, deeper than people read and browsers lay out, are shown as they are.
+const blocks = (tokens, depth = 0) => tokens.map((token) => block(token, depth));
 
-function block(token) {
+function block(token, depth) {
+  if (depth > DEEPEST) return h("p", {}, token.raw);
   switch (token.type) {
     case "space": case "def": return null;
     case "heading": return h("p", { class: "head" }, inline(token.tokens));
     case "paragraph": return h("p", {}, inline(token.tokens));
     case "text": return token.tokens ? h("p", {}, inline(token.tokens)) : h("p", {}, token.text);
     case "code": return code(token.text, token.lang);
-    case "blockquote": return h("blockquote", {}, blocks(token.tokens));
-    case "list": return h(token.ordered ? "ol" : "ul", { start: token.ordered && token.start !== "" ? token.start : null }, token.items.map(item));
+    case "blockquote": return h("blockquote", {}, blocks(token.tokens, depth + 1));
+    case "list": return h(token.ordered ? "ol" : "ul", { start: token.ordered && token.start !== "" ? token.start : null }, token.items.map((one) => h("li", {}, blocks(one.tokens, depth + 1))));
     case "checkbox": return token.checked ? "☑ " : "☐ ";
     case "hr": return h("hr");
     case "table": return grid(token);
     default: return h("p", {}, token.raw);
   }
 }
-
-const item = (one) => h("li", {}, blocks(one.tokens));
 
 function grid(token) {
   const row = (cells, tag) => h("tr", {}, cells.map((cell) => h(tag, {}, inline(cell.tokens))));
@@ -59,9 +61,11 @@ function link(token) {
   return h("span", {}, h("a", { href: token.href, rel: "noreferrer noopener", target: "_blank" }, shown), token.raw === token.href ? null : ` (${token.href})`);
 }
 
+export const isDiff = (text) => /^(diff --git |--- \S[^\n]*\n\+\+\+ )/.test(text);
+
 // A block of code; a diff is coloured by line.
 export function code(text, language) {
-  const diff = language === "diff" || language === "patch" || /^(diff --git |--- \S+.*\n\+\+\+ )/.test(text);
+  const diff = (language === "diff" || language === "patch" || isDiff(text)) && text.length <= MOST_DIFF;
   return h("pre", { class: "code", "data-language": language || null }, diff ? lines(text) : ansi(text));
 }
 

@@ -60,7 +60,7 @@ class FileAnswers:
         if what == "groups":
             return self._source.groups(run, batch=query.get("batch") or None, after=after, limit=limit)
         return search.among(
-            lambda place: self._source.groups(run, batch=None, after=place, limit=archived.TOGETHER),
+            lambda place: self._source.groups(run, batch=None, after=place, limit=1),
             lambda group: self._source.group(run, group),
             Words(query.get("q", "")),
             after,

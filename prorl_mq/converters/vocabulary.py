@@ -33,7 +33,8 @@ class Vocabulary:
         if not self._by_bytes:
             return piece.replace(META, " ")
         known = _bytes()
-        return b"".join(known.get(letter) or letter.encode() for letter in piece).decode(errors="replace")
+        parts = (known.get(letter) or letter.encode(errors="replace") for letter in piece)
+        return b"".join(parts).decode(errors="replace")
 
 
 def read(directory: Path) -> Vocabulary:
@@ -44,7 +45,7 @@ def read(directory: Path) -> Vocabulary:
         return Vocabulary(_pieces(found["model"]["vocab"]), _added(found), by_bytes=_by_bytes(found))
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(f"{path} has no vocabulary that is known: {type(error).__name__}: {error}") from None
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from prorl_mq.rules.rewards import counting, statistics
 from prorl_mq.schema.messages import GroupRecord, SampleRecord
+from prorl_mq.schema.trajectory import FAILING_TOOLS
 
 SHOWN: Final = 64  # rewards of a group in a list of groups
 
@@ -34,7 +35,7 @@ class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Sequence[int] = ()  # sampled ones, of each sample that has a reward, 64 at most
     turns: Sequence[int] = ()  # of the same
     tool_calls: int = 0
-    tool_failures: Mapping[str, int] = {}  # of each tool
+    tool_failures: Mapping[str, int] = {}  # of each tool; of the 16 that failed most
     errors: Mapping[str, int] = {}  # samples that ended in an error, by its type
     seconds: Mapping[str, float] = {}  # in each stage, of all samples together
     versions: tuple[int, int] | None = None  # of the policy: the oldest and newest that its tokens are of
@@ -103,7 +104,7 @@ def summary_of(*, records: Sequence[SampleRecord], reason: str | None = None, **
         tokens=[record.response_tokens for record in with_reward],
         turns=[record.turns for record in with_reward],
         tool_calls=sum(record.tool_calls for record in kept),
-        tool_failures=dict(failures),
+        tool_failures=dict(failures.most_common(FAILING_TOOLS)),
         seconds={stage: round(spent, 3) for stage, spent in seconds.items()},
         errors=dict(Counter(record.error.type for record in kept if record.error is not None)),
         versions=(min(versions), max(versions)) if versions else None,

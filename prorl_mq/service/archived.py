@@ -15,7 +15,6 @@ from prorl_mq.store.archive.waiting import ArchiveState
 from prorl_mq.store.store import Store
 
 T = TypeVar("T")
-TOGETHER: Final = 8  # groups of a page that is searched
 ANSWER_S: Final = 5.0  # within which the archive must answer a page
 KEPT: Final = "it was acknowledged, and this is the archive's copy"
 _THREADS: Final = ThreadPoolExecutor(2, thread_name_prefix="archive-reads")  # a disk that hangs keeps these alone
@@ -39,14 +38,14 @@ async def group(store: Store, ref: GroupRef) -> WholeGroup | None:
 async def search(
     store: Store, run: RunRef, look: Callable[[Callable[[str], GroupPage], Callable[[str], WholeGroup | None]], T]
 ) -> T | None:
-    """The result of `look`, in a thread, for a function that pages the run's groups and one for a group by its name.
-    None where there is no archive. Raises `PayloadUnavailable`.
+    """The result of `look`, in a thread, for a function that lists the run's groups, one at a time so that `look` can
+    stop behind each, and one for a group by its name. None where there is no archive. Raises `PayloadUnavailable`.
     """
     tenant, name = tenant_of(run), public(run)
     return await _read(
         store,
         lambda shelf: look(
-            lambda after: shelf.groups(tenant, name, batch=None, after=after, limit=TOGETHER),
+            lambda after: shelf.groups(tenant, name, batch=None, after=after, limit=1),
             lambda group: shelf.group(tenant, name, group),
         ),
     )

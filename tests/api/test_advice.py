@@ -169,7 +169,7 @@ PLANTED: dict[str, tuple[Plant, str, str]] = {
     "results that nobody reads": (read_by_nobody, "trainer", "1 groups are ready and not acknowledged"),
     "a quota of jobs": (quota, "quota", "A quota limits: 3 groups wait (run: 2 of the run's at most 2 jobs"),
     "a pause": (paused, "paused", "is paused: 1 run (run), with 4 groups in the backlog"),
-    "an image": (image, "images", "debian:12 on n1 is at 5 of 50 MiB), and 1 jobs are put aside"),
+    "an image": (image, "images", "(one on n1 is at 5 of 50 MiB), and 1 jobs are put aside"),
     "memory": (memory, "redis", "Redis limits: it uses"),
     "little work": (few, "submission", "1 jobs are in flight, no group waits, and 19"),
 }

@@ -1,5 +1,6 @@
 """Looking at a service: on one screen, by a job's lines, and by what a doctor finds."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -23,16 +24,17 @@ from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.process.screen.tables import fitted
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.messages import JobStatus, Stage, events
+from prorl_mq.schema.settings import RunSettings
 from prorl_mq.schema.timeline import timeline
 from prorl_mq.schema.turns import CompletionSpan, LoggedCall, LoggedTurn, LoggedTurns
-from prorl_mq.store import gauges, pools
+from prorl_mq.store import gauges, pools, runs
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import renewal
 from tests.cli.conftest import Up, command, prorl
-from tests.support.queue import Queue
+from tests.support.queue import RUN, Queue
 
-ABOUT = {"stage": "init", "node": "n1", "slots": 2, "busy": 0, "pid": 1, "started_ms": 1}
+ABOUT: dict[str, str | int] = {"stage": "init", "node": "n1", "slots": 2, "busy": 0, "pid": 1, "started_ms": 1}
 
 
 @pytest.mark.anyio
@@ -62,6 +64,31 @@ async def test_the_status_of_a_busy_service_is_read_on_80_columns_and_24_lines(
     assert any("more" in line for line in text)
     assert any(line.startswith("acme:r") for line in text)
     assert shown(parts, tall=False).count("backend-with-a-long-name") == 40
+
+
+@pytest.mark.anyio
+async def test_advise_tells_an_operator_what_limits_and_whose_run_it_is(
+    settings: RedisSettings, keys: Keys, tmp_path: Path
+) -> None:
+    redis = connect(settings)
+    queue = Queue(redis, keys)
+    await queue.prepare("n1")
+    for stage in Stage:
+        about = [part for pair in {**ABOUT, "stage": stage.value}.items() for part in pair]
+        await queue.command("HSET", keys.worker(stage.value), *about)
+        await queue.command("ZADD", keys.workers, 1 << 50, stage.value)
+    words = ["advise", "--redis", settings.url, "--namespace", settings.namespace, "--state-dir", tmp_path]
+    asked = await asyncio.to_thread(prorl, *words)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert asked.stdout == "Nothing was submitted: 6 slots are free.\nSubmit a batch.\n"
+    await runs.configure(queue.store, RUN, RunSettings(max_jobs=1))
+    await queue.submit(n=2)
+    told = json.loads((await asyncio.to_thread(prorl, *words, "--json")).stdout)
+    assert told["limit"] == "quota"
+    assert "acme:r: its next group has 2 samples and the run's max_jobs is 1" in told["says"]
+    assert "prorl-mq run acme:r --max-jobs" in told["change"]
+    assert told["figures"] == {"runs": 1, "groups": 1, "unacked_groups": 0}
+    await redis.aclose()
 
 
 @pytest.mark.anyio

@@ -29,6 +29,28 @@ def test_what_agents_and_trainers_write_is_shown_as_text(stand: Stand, opened: O
     assert "broken in" not in page.title()
 
 
+def test_texts_that_readers_do_not_bear_are_shown_as_they_were_written(stand: Stand, opened: Opened) -> None:
+    """Each of these ended the whole page, or held the browser up for minutes."""
+    deep = f'{{"a": {"[" * 1_900}{"]" * 1_900}}}'
+    longest = "\x1b[31m" + "=" * 190_000 + "\rits end"
+    scripts = [
+        scene("quotes: " + "\n" + ">" * 3_900),
+        scene("- " * 1_900 + "list"),
+        scene("Both.", call("b", deep, longest)),
+    ]
+    stand.submit("unbearable", "first", [("deep", tale([*scripts]))], n=1)
+    stand.closed("unbearable", 1)
+    page = opened("trajectories/unbearable:first-0:0/0")
+    turns = page.get_by_role("article")
+    expect(turns.nth(0)).to_contain_text(">" * 3_900)
+    expect(turns.nth(1)).to_contain_text("list")
+    last = turns.nth(2)
+    expect(last.locator(".arguments dd")).to_have_text("[" * 1_900 + "]" * 1_900)
+    last.get_by_role("button", name="Show all 190,013 characters").click()
+    expect(last.locator(".ansi")).to_have_count(0)
+    expect(last.get_by_text("its end")).to_be_visible()
+
+
 def test_every_file_of_the_page_forbids_what_is_not_its_own(stand: Stand) -> None:
     files = Path(__file__).parents[2] / "api" / "ui"
     paths = [path.relative_to(files).as_posix() for path in files.rglob("*.*") if path.suffix not in {".py", ".pyc"}]

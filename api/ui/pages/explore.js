@@ -146,21 +146,23 @@ function search(run, chosen, change, signal) {
     if (!words) { said.textContent = ""; return; }
     let searched = 0;
     let hits = 0;
+    let unread = 0;
     try {
       for (const state of viewing ? ["archived"] : ["closed", "archived"]) {
         for (let after = "0"; after !== null && hits < MOST_HITS;) {
           said.textContent = `Searching: ${whole(hits)} hits in ${whole(searched)} groups so far`;
           const page = await get(`runs/${id(run)}/search`, { signal: mine, query: { q: words, state, after } }).catch((error) => {
-            if (error.status === 404) return { hits: [], searched: 0, next: null };
+            if (error.status === 404) return { hits: [], searched: 0, unread: 0, next: null };
             throw error;
           });
           searched += page.searched;
           hits += page.hits.length;
+          unread += page.unread;
           found.append(...page.hits.map((each) => hit(each)));
           after = page.next;
         }
       }
-      said.textContent = `${whole(hits)} hits in ${whole(searched)} groups${hits >= MOST_HITS ? ": the newest; add words to find less" : ""}`;
+      said.textContent = `${whole(hits)} hits in ${whole(searched)} groups${hits >= MOST_HITS ? ": the newest; add words to find less" : ""}${unread ? `; trajectories that could not be read: ${whole(unread)}` : ""}`;
     } catch (error) {
       if (!mine.aborted) said.textContent = error.message;
     }

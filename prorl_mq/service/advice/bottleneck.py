@@ -199,9 +199,15 @@ def _paused(facts: LimitFacts) -> Iterator[_Found]:
         yield _Found(
             Limit.PAUSED,
             f"Everything that could run is paused: {named}, with {waiting} groups in the backlog.",
-            f"Resume with prorl-mq resume run {runs[0].run_id}." if runs else "Resume with prorl-mq resume job ID.",
+            _resume(runs[0].run_id) if runs else "Resume with prorl-mq resume job ID.",
             {"runs": len(runs), "jobs": jobs, "groups": waiting},
         )
+
+
+def _resume(run: str) -> str:
+    """Only a run's own tenant may."""
+    tenant, _, name = run.rpartition(":")
+    return f"Resume with prorl-mq resume run {name}{f', with the token of the tenant {tenant}' if tenant else ''}."
 
 
 def _quotas(facts: LimitFacts) -> list[RunStatus]:

@@ -5,7 +5,7 @@ import pytest
 from prorl_mq.schema.policy import Announced, number, staleness
 from prorl_mq.schema.trajectory import Segment, Span, Trajectory
 from tests.support.queue import spec
-from workers.stages.staleness import TooStale, check, first_version
+from workers.stages.staleness import TooStale, check, first_version, versions_of
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,13 @@ def test_the_first_token_counts() -> None:
     assert first_version(trajectory(None), 8) == 8, "its backend tells nothing: what was announced when it ran"
     assert first_version(trajectory(("default", "default")), None) is None
     assert first_version(None, 8) == 8
+
+
+def test_the_oldest_and_the_newest_version_are_of_all_tokens() -> None:
+    assert versions_of(trajectory(("5", "12"))) == (5, 12), "each span has the version at its begin and at its end"
+    assert versions_of(trajectory(("default", "7"))) == (7, 9)
+    assert versions_of(trajectory(None)) == (9, 9)
+    assert versions_of(Trajectory(segments=[], turns=[], stop_reason="cancelled")) is None
 
 
 def test_a_batch_without_a_limit_is_never_too_stale() -> None:
