@@ -3,11 +3,12 @@
 import asyncio
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pydantic
 import pytest
@@ -18,10 +19,11 @@ from prorl_mq.bridges.tasks import task_of
 from prorl_mq.bridges.theirs import imported
 from prorl_mq.client import AsyncClient
 from prorl_mq.client.rollouts import Rollouts, sampling_of
-from prorl_mq.errors import InvalidBatch, InvalidTask, NotTrainable
+from prorl_mq.client.transport import ClosedGroup
+from prorl_mq.errors import InvalidBatch, InvalidTask, NotTrainable, ServiceError
 from prorl_mq.schema.messages import Task
 from tests.api.service import SOURCE, Worker
-from tests.converters.made import ALL
+from tests.converters.made import ALL, with_tools
 from tests.converters.published import published
 from tests.trainers.serving import LOST, MATH, question, row, serving, standard
 
@@ -64,6 +66,42 @@ async def test_leaving_ends_what_was_asked_for_and_has_not_come(url: str, worker
         await worker.stop(held)
         with pytest.raises(NotTrainable, match="nobody reads the results of run 'r'"):
             await asked
+
+
+async def test_results_that_cannot_be_read_reach_who_waits_and_the_next_call_reads_again(
+    url: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call that began the reader has often ended long before: nobody else would hear of it."""
+
+    async def refused(run_id: str) -> AsyncIterator[ClosedGroup]:
+        raise ServiceError(f"500 Internal Server Error: {run_id}", status=500)
+        yield
+
+    task = Task(task_id="t", data_source=SOURCE, payload=question(1))
+    async with asyncio.timeout(100), AsyncClient(url) as client, Rollouts(client, "unread") as rollouts:
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "results", refused)
+            with pytest.raises(ServiceError, match="results of run 'unread' cannot be read: ServiceError: 500"):
+                await asyncio.create_task(rollouts.of(task))
+        async with serving(worker, 1):
+            [found] = await rollouts.of(task)
+        assert found.reward == 1.0
+
+
+async def test_a_sample_without_tokens_hides_no_other_and_its_group_is_acknowledged(url: str, worker: Worker) -> None:
+    """An agent that never asked the policy has a score."""
+    task = Task(task_id="t", data_source=SOURCE, payload=question(1))
+    mute = msgspec.structs.replace(with_tools().trajectory, segments=[], turns=[])
+    async with asyncio.timeout(100), AsyncClient(url) as client, Rollouts(client, "mute") as rollouts:
+        asked = asyncio.create_task(rollouts.ask(task, n=2))
+        for trajectory in (mute, with_tools().trajectory):
+            await worker.finish(await worker.in_run(), trajectory=trajectory)
+        came = await asked
+        assert len(came.rollouts) == 1
+        assert "1 of 2 samples can be trained on" in came.lost
+        assert "ended completed and sampled no token" in came.lost
+        [run] = [each for each in await client.runs() if each.run_id == "mute"]
+        assert run.unacked_groups == 0
 
 
 @pytest.mark.parametrize(
