@@ -160,6 +160,20 @@ def test_a_bridge_stays_thin(path: Path) -> None:
 def test_a_trainer_that_is_not_there_is_named_with_what_to_install() -> None:
     with pytest.raises(ImportError, match=r"needs verl>=0.9: pip install 'verl>=0.9'"):
         imported("no_such_trainer.loop", "verl>=0.9")
+    with pytest.raises(ImportError, match=r"needs rllm \(from its repository\)$"):
+        imported("no_such_trainer.loop", "rllm (from its repository)")
+
+
+@pytest.mark.parametrize(
+    "fault", ["import no_such", "raise ImportError('no CUDA here')"], ids=["a package whose name begins its own", "none"]
+)
+def test_a_trainer_that_is_there_and_lacks_something_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    (tmp_path / "no_such_tool.py").write_text(fault)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match="verl-tool is installed, but cannot be imported: (No module named|no CUDA)"):
+        imported("no_such_tool", "verl-tool")
 
 
 @pytest.fixture
