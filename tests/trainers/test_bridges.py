@@ -1,6 +1,8 @@
 """Bridges give trainers what they asked for, in their order and their types, by a real API."""
 
 import asyncio
+import contextlib
+import sys
 import types
 import typing
 from collections.abc import AsyncIterator, Callable
@@ -165,14 +167,16 @@ def test_a_trainer_that_is_not_there_is_named_with_what_to_install() -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", ["import no_such", "raise ImportError('no CUDA here')"], ids=["a package whose name begins its own", "none"]
+    "fault",
+    ["import no_such", "raise ImportError('no CUDA here')"],
+    ids=["a package whose name begins its own", "none"],
 )
 def test_a_trainer_that_is_there_and_lacks_something_is_not_called_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     (tmp_path / "no_such_tool.py").write_text(fault)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ImportError, match="verl-tool is installed, but cannot be imported: (No module named|no CUDA)"):
+    with pytest.raises(ImportError, match=r"verl-tool is installed, but cannot be imported: (No module named|no CUDA)"):
         imported("no_such_tool", "verl-tool")
 
 
@@ -297,6 +301,31 @@ async def test_a_sample_that_trl_loses_has_no_reward_and_no_part_in_a_baseline(u
         assert [sum(mask) for mask in made["env_mask"]] == [0, 8]
         with pytest.raises(NotTrainable, match=r"no prompt of the batch.*infra_error"):
             await asyncio.to_thread(of_trl(url), ["-1"], types.SimpleNamespace(args=args))
+
+
+async def test_a_process_of_trls_that_lost_all_its_samples_raises_only_with_the_others(
+    url: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = types.SimpleNamespace(temperature=1.0, top_p=1.0, max_completion_length=64)
+    trainer = types.SimpleNamespace(args=args, accelerator=types.SimpleNamespace(num_processes=2))
+    async with serving(worker, 4):
+        for others, loses in ((True, False), (False, True)):
+            gathers = types.SimpleNamespace(gather_object=lambda mine, others=others: [*mine, others])
+            monkeypatch.setitem(sys.modules, "accelerate.utils", gathers)
+            with pytest.raises(NotTrainable) if loses else contextlib.nullcontext():
+                made = await asyncio.to_thread(of_trl(url), ["-1"], trainer)
+    assert (made["reward"], made["env_mask"]) == ([None], [[0]])
+
+
+async def test_trls_rollout_function_runs_inside_an_event_loop_as_a_notebook_has_one(url: str, worker: Worker) -> None:
+    args = types.SimpleNamespace(temperature=1.0, top_p=1.0, max_completion_length=64)
+
+    async def cell() -> Any:
+        return of_trl(url)(["0.5"], types.SimpleNamespace(args=args))
+
+    async with serving(worker, 1):
+        made = await asyncio.to_thread(asyncio.run, cell())
+    assert made["reward"] == [0.5]
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo"])
