@@ -82,7 +82,7 @@ def _finished(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def _anywhere(trainer: Any, *, has: bool) -> bool:
-    """Whether a process has a sample: one that raises alone leaves the others waiting for its part of the batch."""
+    """True if a process has a sample: one that raises alone leaves the others waiting for its part of the batch."""
     if getattr(getattr(trainer, "accelerator", None), "num_processes", 1) == 1:
         return has
     return any(imported("accelerate.utils", "accelerate").gather_object([has]))

@@ -121,7 +121,7 @@ class Rollouts:
         try:
             async for closed in self._client.results(self._run_id):
                 await self._hand(closed)
-        except Exception as error:  # whatever it is: a call that hears nothing waits for ever
+        except Exception as error:  # whatever it is: a call that hears nothing never returns
             status = error.status if isinstance(error, ServiceError) else 0
             for future in self._asked.values():
                 if not future.done():
