@@ -8,13 +8,17 @@ from prorl_mq.errors import ConfigurationError
 
 
 def imported(module: str, package: str) -> Any:
-    """A module of a trainer. Raises `ImportError`, which names the package and what failed in it."""
+    """A module of a trainer. `package` is what pip installs, or a name that says in brackets where to have it from.
+
+    Raises `ImportError`, which names the package and what failed in it.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        if error.name and not module.startswith(error.name):  # it is there, and lacks something itself
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):  # it is there, and lacks something
             raise ImportError(f"{package} is installed, but cannot be imported: {error}", name=error.name) from error
-        raise ImportError(f"this bridge needs {package}: pip install {package!r}", name=module) from error
+        how = "" if "(" in package else f": pip install {package!r}"
+        raise ImportError(f"this bridge needs {package}{how}", name=module) from error
 
 
 def address() -> tuple[str, str | None]:

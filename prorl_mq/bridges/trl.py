@@ -11,14 +11,15 @@ one group. TRL makes importance ratios of the log-probabilities only with `use_v
   (`dapo`, the default, `bnpo`, `cispo`, `vespo`), and its share where each row is averaged first (`grpo`, `sapo`,
   `luspo`). With `beta` above 0 the KL term is averaged over rows.
 * A sample that was lost is a token of mask 0 whose reward is None: TRL leaves it out of the baseline. The log has the
-  cause. `NotTrainable` if nothing is left.
+  cause. `NotTrainable` if nothing is left in any process.
 """
 
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
 from prorl_mq.bridges.theirs import imported
 from prorl_mq.client import AsyncClient
@@ -28,6 +29,7 @@ from prorl_mq.converters.rollout import Rollout
 from prorl_mq.errors import NotTrainable, ProrlError
 from prorl_mq.schema.messages import Sampling, Task
 
+T = TypeVar("T")
 Output = dict[str, list[Any]]
 ROW_MEANS: Final = frozenset({"grpo", "sapo", "luspo"})  # losses that average each row, and then rows
 PER_ROW: Final = ROW_MEANS | {"dr_grpo"}  # that divide by the number of rows
@@ -56,17 +58,34 @@ def rollout_func(
                 asked = [tasks.create_task(_group(rollouts, task, n, sampling)) for task, n in groups]
             return [each.result() for each in asked]
 
-        came = asyncio.run(ask())
+        came = _finished(ask)
         found: list[Rollout | None] = []
         for (_, n), (samples, lost) in zip(groups, came, strict=True):
             if lost:
                 log.warning("%d of %d samples are left out: %s", n - len(samples), n, lost)
             found += [*samples, *[None] * (n - len(samples))]
-        if not any(found):
+        if not _anywhere(trainer, has=any(found)):
             raise NotTrainable("no prompt of the batch can be trained on: " + "; ".join(lost for _, lost in came))
         return output(found, length, all_rows=isinstance(trainer, RowTrainer))
 
     return roll_out
+
+
+def _finished(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Its result; a thread of its own has the event loop where the caller is in one, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(work())).result()
+
+
+def _anywhere(trainer: Any, *, has: bool) -> bool:
+    """True if a process has a sample: one that raises alone leaves the others waiting for its part of the batch."""
+    if getattr(getattr(trainer, "accelerator", None), "num_processes", 1) == 1:
+        return has
+    return any(imported("accelerate.utils", "accelerate").gather_object([has]))
 
 
 def _top_k(args: Any) -> int | None:

@@ -113,11 +113,11 @@ class ProrlEnv(vf.Env[ProrlEnvConfig]):
             async with asyncio.timeout(self.config.timeout.episode):
                 wanted = task_of(task.data.row, self.config.sources)
                 [found] = await self._rollouts.of(wanted, sampling=_sampling(ctx.sampling, self.config.agent))
+            trace = trace_of(found, about, AgentInfo(config=self.config.agent))
         except (ProrlError, TimeoutError) as error:
             episode.is_timeout = isinstance(error, TimeoutError)
             episode.errors.append(Error(type=type(error).__name__, message=str(error) or "the episode took too long"))
             return episode
-        trace = trace_of(found, about, AgentInfo(config=self.config.agent))
         episode.traces.append(trace)
         if on_trace is not None:
             on_trace(trace)

@@ -6,16 +6,17 @@ is the file that `actor_rollout_ref.rollout.agent.agent_loop_config_path` names;
 or `default_agent_loop: prorl`, chooses it. Rows are those of `tasks`; `sources` in the file renames data sources.
 
 * Lengths: `rollout.prompt_length` and `rollout.response_length` are limits of the rollout, and rows are cut to them.
-* Rows: verl's own trainer (`trainer.use_v1`, the default) takes all rows of a sample and makes advantages of the last
-  one for all of them. With `loss_agg_mode: token-mean`, its default, a row's weight is 1. With a loss that averages
-  each sequence first, and in workers that take one sequence, it gets the one row that is drawn by its share of the
-  tokens.
+* Rows: verl's own trainer (`trainer.use_v1`, the default) takes all rows of a sample. With `adv_estimator: grpo` it
+  makes advantages of the last one for all of them; with `gae` each row has its own values; every other estimator would
+  count a sample in its baseline as often as it has rows. With `loss_agg_mode: token-mean`, its default, a row's weight
+  is 1. With another estimator, with a loss that averages each sequence first, and in workers that take one sequence, it
+  gets the one row that is drawn by its share of the tokens.
 * A sample that was lost raises `NotTrainable` with the cause: verl's trainer then draws the prompt again. The worker
   of `use_v1: false` gives up the batch.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from prorl_mq.bridges.tasks import task_of
 from prorl_mq.bridges.theirs import imported
@@ -25,6 +26,8 @@ from prorl_mq.converters.rollout import Rollout, draw
 from prorl_mq.schema.messages import Sampling
 
 MODULE = "verl.experimental.agent_loop.agent_loop"
+TOKEN_MEANS: Final = frozenset({"token-mean", "token-sum"})
+ESTIMATORS: Final = frozenset({"grpo", "gae"})  # that count a sample once, however many rows it has
 
 
 def __getattr__(name: str) -> Any:
@@ -35,8 +38,11 @@ def __getattr__(name: str) -> Any:
     return made
 
 
-def agent_loop(theirs: Any, module: str = __name__) -> type:
-    """The class for a module that has `AgentLoopBase`, `AgentLoopOutput` and `register`; `module`: where it is kept."""
+def agent_loop(theirs: Any, module: str = __name__, *, one_row: bool = False) -> type:
+    """The class for a module that has `AgentLoopBase`, `AgentLoopOutput` and `register`; `module`: where it is kept.
+
+    `one_row`: the worker takes one sequence a sample, whatever the configuration says.
+    """
 
     class ProrlAgentLoop(theirs.AgentLoopBase):  # type: ignore[misc]
         """One sample a call."""
@@ -59,18 +65,19 @@ def agent_loop(theirs: Any, module: str = __name__) -> type:
             rollouts = await shared(self._url, self._run_id, token=self._token)
             sampling = _sampling(sampling_params, lengths)
             [found] = await rollouts.of(task_of(row, self._sources), sampling=sampling)
-            made = [theirs.AgentLoopOutput(**each) for each in rows(found, self.config, lengths)]
-            return made if _takes_rows(self.config) else made[0]
+            takes_rows = not one_row and _takes_rows(self.config)
+            made = [theirs.AgentLoopOutput(**each) for each in rows(found, lengths, takes_rows=takes_rows)]
+            return made if takes_rows else made[0]
 
     ProrlAgentLoop.__module__, ProrlAgentLoop.__qualname__ = module, "ProrlAgentLoop"  # by which verl imports it
     registered: type = theirs.register("prorl")(ProrlAgentLoop)
     return registered
 
 
-def rows(found: Rollout, config: Any, lengths: dict[str, int | None]) -> list[verl.AgentLoopOutput]:
+def rows(found: Rollout, lengths: dict[str, int | None], *, takes_rows: bool) -> list[verl.AgentLoopOutput]:
     """Those that verl gets of a sample: all, or one that is drawn."""
     made = verl.outputs(found, **lengths)
-    if _takes_rows(config):
+    if takes_rows:
         return made
     return [made[draw(found.sample.job_id, [each["extra_fields"]["share"] for each in made])]]
 
@@ -78,8 +85,9 @@ def rows(found: Rollout, config: Any, lengths: dict[str, int | None]) -> list[ve
 def _takes_rows(config: Any) -> bool:
     """True where several outputs of a call are rows of one sample, each token of them with the same weight."""
     trainer, actor = getattr(config, "trainer", None), getattr(config.actor_rollout_ref, "actor", None)
+    estimator = getattr(getattr(config, "algorithm", None), "adv_estimator", "gae")
     mode = getattr(actor, "loss_agg_mode", "token-mean")
-    return bool(getattr(trainer, "use_v1", False)) and mode in {"token-mean", "token-sum"}
+    return bool(getattr(trainer, "use_v1", False)) and mode in TOKEN_MEANS and estimator in ESTIMATORS
 
 
 def _lengths(rollout: Any) -> dict[str, int | None]:

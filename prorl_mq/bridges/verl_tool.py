@@ -19,6 +19,6 @@ ProrlAgentLoop: type  # made when it is first asked for
 def __getattr__(name: str) -> Any:
     if name != "ProrlAgentLoop":
         raise AttributeError(name)
-    made = agent_loop(imported(MODULE, "verl-tool (from its repository)"), __name__)
+    made = agent_loop(imported(MODULE, "verl-tool (from its repository)"), __name__, one_row=True)
     globals()[name] = made
     return made

@@ -17,9 +17,9 @@ import msgspec
 from prorl_mq import chance
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.client.transport import ClosedGroup
-from prorl_mq.converters.rollout import Rollout, rollouts
-from prorl_mq.errors import InvalidBatch, NotTrainable, ProrlError
-from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Purpose, Sampling, Task
+from prorl_mq.converters.rollout import TRAINABLE, Rollout, rollouts
+from prorl_mq.errors import InvalidBatch, NotTrainable, ProrlError, ServiceError
+from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Purpose, SampleRecord, Sampling, Task
 
 _OPEN: Final[dict[tuple[asyncio.AbstractEventLoop, str, str], tuple[AsyncClient, "Rollouts"]]] = {}
 _NAMES: Final[Mapping[str, str]] = dict.fromkeys(
@@ -46,11 +46,9 @@ class Rollouts:
         self._client, self._run_id, self._pool = client, run_id, pool
         self._asked: dict[str, asyncio.Future[ClosedGroup]] = {}
         self._given_up: set[str] = set()
-        self._tasks = asyncio.TaskGroup()
         self._reader: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        await self._tasks.__aenter__()
         return self
 
     async def __aexit__(
@@ -58,12 +56,12 @@ class Rollouts:
     ) -> None:
         if self._reader is not None:
             self._reader.cancel()
+            await asyncio.wait({self._reader})
         left = list(self._asked.items())
         for _, future in left:
             if not future.done():
                 future.set_exception(NotTrainable(f"nobody reads the results of run {self._run_id!r} any more"))
         await asyncio.gather(*(self._end(name) for name, _ in left))
-        await self._tasks.__aexit__(kind, error, trace)
 
     async def of(
         self, task: Task, *, n: int = 1, sampling: Sampling | None = None, purpose: Purpose = Purpose.TRAIN
@@ -90,16 +88,18 @@ class Rollouts:
         )  # fmt: skip
         try:
             await self._client.submit(batch)
-            if self._reader is None:  # a run exists from its first batch on
-                self._reader = self._tasks.create_task(self._read(), name=f"results of {self._run_id}")
+            if self._reader is None or self._reader.done():  # a run exists from its first batch on
+                self._reader = asyncio.create_task(self._read(), name=f"results of {self._run_id}")
             closed = await self._asked[name]
         except BaseException:  # also a submission whose answer was lost
             await asyncio.shield(self._end(name))
             raise
         finally:
             del self._asked[name]
-        found = await self._with_tokens(closed)
-        await self._client.ack(self._run_id, [closed.cursor])
+        try:
+            found = await self._with_tokens(closed)
+        finally:  # also of a group whose tokens cannot be read: nobody asks for it by its name again
+            await asyncio.shield(self._acknowledge(closed))
         return RolloutAnswer(rollouts=found, lost=_lost(task, n, found, closed.record))
 
     async def _end(self, name: str) -> None:
@@ -107,20 +107,34 @@ class Rollouts:
         with contextlib.suppress(ProrlError):  # it has closed, or was never there
             await self._client.cancel("group", f"{self._run_id}:{name}")
 
+    async def _acknowledge(self, closed: ClosedGroup) -> None:
+        with contextlib.suppress(ProrlError):  # samples that are here are given all the same
+            await self._client.ack(self._run_id, [closed.cursor])
+
     async def _with_tokens(self, closed: ClosedGroup) -> list[Rollout]:
         jobs = [sample.job_id for sample in closed.record.samples if sample.trajectory and not sample.replaced]
         trajectories = await asyncio.gather(*map(self._client.trajectory, jobs))
         return rollouts(closed.record, dict(zip(jobs, trajectories, strict=True)))
 
     async def _read(self) -> None:
-        async for closed in self._client.results(self._run_id):
-            asked = self._asked.get(closed.record.group_id)
-            if asked is not None and not asked.done():
-                asked.set_result(closed)
-            elif closed.record.group_id in self._given_up:  # nobody else would acknowledge it
-                self._given_up.discard(closed.record.group_id)
-                with contextlib.suppress(ProrlError):
-                    await self._client.ack(self._run_id, [closed.cursor])
+        """Until it is cancelled. An error reaches every call that waits; the next one begins a new reader."""
+        try:
+            async for closed in self._client.results(self._run_id):
+                await self._hand(closed)
+        except Exception as error:  # whatever it is: a call that hears nothing never returns
+            status = error.status if isinstance(error, ServiceError) else 0
+            for future in self._asked.values():
+                if not future.done():
+                    said = f"the results of run {self._run_id!r} cannot be read: {type(error).__name__}: {error}"
+                    future.set_exception(ServiceError(said, status=status))
+
+    async def _hand(self, closed: ClosedGroup) -> None:
+        asked = self._asked.get(closed.record.group_id)
+        if asked is not None and not asked.done():
+            asked.set_result(closed)
+        elif closed.record.group_id in self._given_up:  # nobody else would acknowledge it
+            self._given_up.discard(closed.record.group_id)
+            await self._acknowledge(closed)
 
 
 class RolloutAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,14 +148,16 @@ def _lost(task: Task, n: int, found: list[Rollout], record: GroupRecord) -> str:
     if len(found) >= n:
         return ""
     had = {each.sample.job_id for each in found}
-    causes = [
-        f"{each.job_id} ended {each.outcome}" + (f": {each.error.type}: {each.error.message}" if each.error else "")
-        for each in record.samples
-        if each.job_id not in had
-    ]
+    causes = [f"{each.job_id} ended {each.outcome}{_cause(each)}" for each in record.samples if each.job_id not in had]
     told = "; ".join(causes[:CAUSES]) + (f"; and {len(causes) - CAUSES} more" if len(causes) > CAUSES else "")
     why = f"{len(found)} of {n} samples can be trained on ({record.verdict}: {record.reason or 'no reason'})"
     return f"task {task.task_id!r} ({task.data_source}): {why}" + (f". {told}" if told else "")
+
+
+def _cause(sample: SampleRecord) -> str:
+    if sample.error is not None:
+        return f": {sample.error.type}: {sample.error.message}"
+    return " and sampled no token" if sample.outcome in TRAINABLE and sample.reward is not None else ""
 
 
 async def shared(url: str, run_id: str, *, token: str | None = None) -> Rollouts:

@@ -1,5 +1,6 @@
 """Input of every converter: a sample that may be trained on, with its trajectory."""
 
+import contextlib
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
@@ -111,10 +112,16 @@ def rollout(task_id: str, sample: SampleRecord, trajectory: Trajectory | None) -
 
 
 def rollouts(group: GroupRecord, trajectories: Mapping[str, Trajectory]) -> list[Rollout]:
-    """The samples of a group that may be trained on, in their order. `trajectories` are by job id."""
-    counted = [sample for sample in group.samples if sample.outcome in TRAINABLE and sample.job_id in trajectories]
-    in_order = sorted(counted, key=lambda sample: sample.index)
-    return [rollout(group.task_id, sample, trajectories[sample.job_id]) for sample in in_order]
+    """The samples of a group that may be trained on, in their order; one that may not be hides no other.
+
+    `trajectories` are by job id.
+    """
+    found: list[Rollout] = []
+    for sample in sorted(group.samples, key=lambda sample: sample.index):
+        if sample.job_id in trajectories:
+            with contextlib.suppress(NotTrainable):
+                found.append(rollout(group.task_id, sample, trajectories[sample.job_id]))
+    return found
 
 
 def said(turn: Turn) -> str:

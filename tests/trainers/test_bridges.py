@@ -1,13 +1,16 @@
 """Bridges give trainers what they asked for, in their order and their types, by a real API."""
 
 import asyncio
+import contextlib
+import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pydantic
 import pytest
@@ -18,10 +21,11 @@ from prorl_mq.bridges.tasks import task_of
 from prorl_mq.bridges.theirs import imported
 from prorl_mq.client import AsyncClient
 from prorl_mq.client.rollouts import Rollouts, sampling_of
-from prorl_mq.errors import InvalidBatch, InvalidTask, NotTrainable
+from prorl_mq.client.transport import ClosedGroup
+from prorl_mq.errors import InvalidBatch, InvalidTask, NotTrainable, ServiceError
 from prorl_mq.schema.messages import Task
 from tests.api.service import SOURCE, Worker
-from tests.converters.made import ALL
+from tests.converters.made import ALL, with_tools
 from tests.converters.published import published
 from tests.trainers.serving import LOST, MATH, question, row, serving, standard
 
@@ -64,6 +68,42 @@ async def test_leaving_ends_what_was_asked_for_and_has_not_come(url: str, worker
         await worker.stop(held)
         with pytest.raises(NotTrainable, match="nobody reads the results of run 'r'"):
             await asked
+
+
+async def test_results_that_cannot_be_read_reach_who_waits_and_the_next_call_reads_again(
+    url: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call that began the reader has often ended long before: nobody else would hear of it."""
+
+    async def refused(run_id: str) -> AsyncIterator[ClosedGroup]:
+        raise ServiceError(f"500 Internal Server Error: {run_id}", status=500)
+        yield
+
+    task = Task(task_id="t", data_source=SOURCE, payload=question(1))
+    async with asyncio.timeout(100), AsyncClient(url) as client, Rollouts(client, "unread") as rollouts:
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "results", refused)
+            with pytest.raises(ServiceError, match="results of run 'unread' cannot be read: ServiceError: 500"):
+                await asyncio.create_task(rollouts.of(task))
+        async with serving(worker, 1):
+            [found] = await rollouts.of(task)
+        assert found.reward == 1.0
+
+
+async def test_a_sample_without_tokens_hides_no_other_and_its_group_is_acknowledged(url: str, worker: Worker) -> None:
+    """An agent that never asked the policy has a score."""
+    task = Task(task_id="t", data_source=SOURCE, payload=question(1))
+    mute = msgspec.structs.replace(with_tools().trajectory, segments=[], turns=[])
+    async with asyncio.timeout(100), AsyncClient(url) as client, Rollouts(client, "mute") as rollouts:
+        asked = asyncio.create_task(rollouts.ask(task, n=2))
+        for trajectory in (mute, with_tools().trajectory):
+            await worker.finish(await worker.in_run(), trajectory=trajectory)
+        came = await asked
+        assert len(came.rollouts) == 1
+        assert "1 of 2 samples can be trained on" in came.lost
+        assert "ended completed and sampled no token" in came.lost
+        [run] = [each for each in await client.runs() if each.run_id == "mute"]
+        assert run.unacked_groups == 0
 
 
 @pytest.mark.parametrize(
@@ -122,6 +162,22 @@ def test_a_bridge_stays_thin(path: Path) -> None:
 def test_a_trainer_that_is_not_there_is_named_with_what_to_install() -> None:
     with pytest.raises(ImportError, match=r"needs verl>=0.9: pip install 'verl>=0.9'"):
         imported("no_such_trainer.loop", "verl>=0.9")
+    with pytest.raises(ImportError, match=r"needs rllm \(from its repository\)$"):
+        imported("no_such_trainer.loop", "rllm (from its repository)")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["import no_such", "raise ImportError('no CUDA here')"],
+    ids=["a package whose name begins its own", "none"],
+)
+def test_a_trainer_that_is_there_and_lacks_something_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    (tmp_path / "no_such_tool.py").write_text(fault)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match=r"verl-tool is installed, but cannot be imported: (No module named|no CUDA)"):
+        imported("no_such_tool", "verl-tool")
 
 
 @pytest.fixture
@@ -245,6 +301,31 @@ async def test_a_sample_that_trl_loses_has_no_reward_and_no_part_in_a_baseline(u
         assert [sum(mask) for mask in made["env_mask"]] == [0, 8]
         with pytest.raises(NotTrainable, match=r"no prompt of the batch.*infra_error"):
             await asyncio.to_thread(of_trl(url), ["-1"], types.SimpleNamespace(args=args))
+
+
+async def test_a_process_of_trls_that_lost_all_its_samples_raises_only_with_the_others(
+    url: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = types.SimpleNamespace(temperature=1.0, top_p=1.0, max_completion_length=64)
+    trainer = types.SimpleNamespace(args=args, accelerator=types.SimpleNamespace(num_processes=2))
+    async with serving(worker, 4):
+        for others, loses in ((True, False), (False, True)):
+            gathers = types.SimpleNamespace(gather_object=lambda mine, others=others: [*mine, others])
+            monkeypatch.setitem(sys.modules, "accelerate.utils", gathers)
+            with pytest.raises(NotTrainable) if loses else contextlib.nullcontext():
+                made = await asyncio.to_thread(of_trl(url), ["-1"], trainer)
+    assert (made["reward"], made["env_mask"]) == ([None], [[0]])
+
+
+async def test_trls_rollout_function_runs_inside_an_event_loop_as_a_notebook_has_one(url: str, worker: Worker) -> None:
+    args = types.SimpleNamespace(temperature=1.0, top_p=1.0, max_completion_length=64)
+
+    async def cell() -> Any:
+        return of_trl(url)(["0.5"], types.SimpleNamespace(args=args))
+
+    async with serving(worker, 1):
+        made = await asyncio.to_thread(asyncio.run, cell())
+    assert made["reward"] == [0.5]
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo"])

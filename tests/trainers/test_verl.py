@@ -2,6 +2,7 @@
 
 import abc
 import asyncio
+import sys
 import types
 import typing
 from typing import Any
@@ -10,6 +11,7 @@ import pydantic
 import pytest
 
 from prorl_mq.bridges import verl as bridge
+from prorl_mq.bridges import verl_tool
 from prorl_mq.converters.limits import drawn, fitted
 from prorl_mq.converters.verl import outputs
 from prorl_mq.errors import NotTrainable
@@ -47,17 +49,21 @@ def theirs() -> types.ModuleType:
     return module
 
 
-def config(*, prompt: int = 64, response: int = 64, v1: bool = True, mode: str = "token-mean") -> Any:
+def config(
+    *, prompt: int = 64, response: int = 64, v1: bool = True, mode: str = "token-mean", estimator: str = "grpo"
+) -> Any:
     rollout = types.SimpleNamespace(prompt_length=prompt, response_length=response)
     actor = types.SimpleNamespace(rollout=rollout, actor=types.SimpleNamespace(loss_agg_mode=mode))
-    return types.SimpleNamespace(actor_rollout_ref=actor, trainer=types.SimpleNamespace(use_v1=v1))
+    algorithm = types.SimpleNamespace(adv_estimator=estimator)
+    trainer = types.SimpleNamespace(use_v1=v1)
+    return types.SimpleNamespace(actor_rollout_ref=actor, trainer=trainer, algorithm=algorithm)
 
 
-def loop_of(theirs: Any, url: str, configured: Any) -> Any:
+def loop_of(theirs: Any, url: str, configured: Any, kind: type | None = None) -> Any:
     """As its worker makes one for each sample."""
     plain = dict.fromkeys(("server_manager", "tokenizer", "processor", "hf_model_type", "dataset_cls", "tools"))
     wrapped = {"trainer_config": theirs.DictConfigWrap(configured), "data_config": theirs.DictConfigWrap({})}
-    return bridge.agent_loop(theirs)(**plain, **wrapped, url=url)
+    return (kind or bridge.agent_loop(theirs))(**plain, **wrapped, url=url)
 
 
 async def test_a_standard_row_runs_and_its_answer_is_its_familys(url: str, worker: Worker, theirs: Any) -> None:
@@ -76,8 +82,14 @@ async def test_a_standard_row_runs_and_its_answer_is_its_familys(url: str, worke
 
 @pytest.mark.parametrize(
     ("configured", "rows"),
-    [(config(), 2), (config(mode="seq-mean-token-mean"), 1), (config(v1=False), 1)],
-    ids=["all", "averages sequences", "takes one"],
+    [
+        (config(), 2),
+        (config(estimator="gae"), 2),
+        (config(estimator="rloo"), 1),
+        (config(mode="seq-mean-token-mean"), 1),
+        (config(v1=False), 1),
+    ],
+    ids=["all", "values of their own", "counts a sample for each row", "averages sequences", "takes one"],
 )
 async def test_all_rows_of_a_sample_come_where_its_trainer_gives_each_token_one_weight(
     url: str, worker: Worker, theirs: Any, configured: Any, rows: int
@@ -88,6 +100,19 @@ async def test_all_rows_of_a_sample_come_where_its_trainer_gives_each_token_one_
     assert len(found) == rows
     assert {each.reward_score for each in found} == {0.5}
     assert all(each.extra_fields["reward_extra_info"] == {} for each in found)  # read of all but the last
+
+
+async def test_verl_tool_gets_one_sequence_whatever_its_configuration_says(
+    url: str, worker: Worker, theirs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, verl_tool.MODULE, theirs)  # it has verl's names, in its own copy
+    monkeypatch.delitem(vars(verl_tool), "ProrlAgentLoop", raising=False)
+    kind = verl_tool.ProrlAgentLoop
+    assert (kind.__module__, kind.__qualname__) == ("prorl_mq.bridges.verl_tool", "ProrlAgentLoop")
+    async with serving(worker, 1, trajectory=compacted().trajectory):
+        made = await loop_of(theirs, url, config(), kind).run(SAMPLED, **standard(0.5), raw_prompt=[])
+    assert isinstance(made, theirs.AgentLoopOutput)
+    assert made.reward_score == 0.5
 
 
 async def test_a_lost_sample_raises_with_its_cause(url: str, worker: Worker, theirs: Any) -> None:
