@@ -59,6 +59,7 @@ def test_gyms_own_types_take_every_item(case: str) -> None:
         "TypedDict": TypedDict,
         "Annotation": typing.Any,
         "Logprob": typing.Any,
+        "ResponseFunctionCallOutputItemListParam": list[typing.Any],
         "__name__": __name__,
     }
     plain = ["NeMoGymResponseOutputMessage", "NeMoGymResponseFunctionToolCall", "NeMoGymFunctionCallOutput"]
