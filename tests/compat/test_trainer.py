@@ -120,8 +120,7 @@ async def test_two_hundred_jobs_are_answered_rightly_while_the_service_dies_twic
 
 def check(name: str, answer: dict[str, Any], decode: Callable[[Sequence[int]], str]) -> None:
     """The reward belongs to the sum that was asked, and the tokens say what the policy said."""
-    [question] = [each["content"] for each in answer["messages"][:2] if each["role"] == "user"]
-    asked = SUM.findall(question)[-1]
+    asked = SUM.findall(answer["messages"][1]["content"])[-1]
     assert (answer["success"], answer["error"], answer["instance_id"]) == (True, None, name)
     assert answer["resolved"] == (value(asked) % 2 == 0), answer
     made = samples(answer["messages"])
@@ -129,6 +128,7 @@ def check(name: str, answer: dict[str, Any], decode: Callable[[Sequence[int]], s
     sampled = [token for token, mask in zip(made["response"], made["mask"], strict=True) if mask]
     assert str(claimed(asked)) in decode(sampled)
     with_tools = int(name.removeprefix("sum-")) % 10 == 0
-    assert [each["role"] for each in answer["messages"][1:]] == ["assistant", *(["tool", "assistant"] * with_tools)]
+    told = ["system", "user", "assistant", *(["tool", "assistant"] * with_tools)]
+    assert [each["role"] for each in answer["messages"]] == told
     assert answer["finish"] == with_tools
     assert len(answer["tools"]) == 2 * with_tools

@@ -288,7 +288,8 @@ async def _dies_too_often(queue: Queue, held: Held) -> None:
         await queue.store.reap(Verb.REAP, state, [item])
         if (await queue.snapshot(held.ref)).state == State.DONE:
             return
-        held = (await queue.take(Stage.RUN) or await queue.take(Stage.INIT))[0]
+        stages = (Stage.RUN, Stage.INIT)
+        [held] = [held for stage in stages for front in (True, False) for held in await queue.take(stage, front=front)]
 
 
 @pytest.mark.parametrize("end", [_advances, _finishes, _begins_again, _gives_up, _cancelled, _dies_too_often])

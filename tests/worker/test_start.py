@@ -42,7 +42,7 @@ NO_APPTAINER = "there is no apptainer in {empty}/apptainer/bin or on PATH: run `
         ("--stage run --tokenizer /tmp", "save the policy's tokenizer there"),
         (
             "--stage init --handlers lacking",
-            "the handler 'lacking' cannot be loaded: No module named 'a_library_of_its",
+            "the handler 'lacking' cannot be loaded: the library a_library_of_its_own is not",
         ),
         ("--stage init --handlers maths", "no handler is called 'maths': did you mean 'math'?"),
         ("--stage init --sandbox apptainer", NO_APPTAINER),
