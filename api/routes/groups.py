@@ -41,7 +41,7 @@ async def list_groups(
 async def search_run(
     store: Store,
     run: RunRef,
-    q: Annotated[str, text(r"(?s).{1,500}", "1 to 500 characters", "Words that must all stand in one text")],
+    q: Annotated[str, text(r"[\s\S]{1,500}", "1 to 500 characters", "Words that must all stand in one text")],
     state: Annotated[str, choice("closed", "archived", description=SEARCHED)] = "closed",
     after: Annotated[str, cursor("`next` of the page before")] = "0",
     limit: Annotated[int, whole(1, PAGE, "Approximate number of hits in one answer")] = 50,

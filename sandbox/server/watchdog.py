@@ -59,7 +59,7 @@ class CountedFiles:
     def __init__(self, places: list[str]) -> None:
         self._places = places
         self._first: int | None = None
-        self._growth = 0
+        self.known = 0  # bytes of growth at the last count
         self._next = 0.0
 
     def growth(self) -> int:
@@ -68,10 +68,10 @@ class CountedFiles:
         if self._places and began >= self._next:
             now = sum(map(self._below, self._places))
             self._first = now if self._first is None else self._first
-            self._growth = max(0, now - self._first)
+            self.known = max(0, now - self._first)
             ended = time.monotonic()
             self._next = ended + (ended - began) / COUNT_SHARE
-        return self._growth
+        return self.known
 
     def _below(self, place: str) -> int:
         used = 0
@@ -148,6 +148,12 @@ class Watchdog:
             self._stir.set()
 
     def __exit__(self, *_: object) -> None:
+        """What a call leaves behind is told with its answer: no look may stop the next one for it."""
+        with self._disk_look:
+            used = self._scratch_bytes() + self._counted.known + self.sealed_bytes
+            if used > self._disk_mark:
+                self._disk_mark = used
+                self._notices.post(f"{self._over(used)}. Remove files before you continue")
         with self._lock:
             self._calls -= 1
 
@@ -214,25 +220,29 @@ class Watchdog:
             used = self._files_bytes()
             if used > self._disk_mark:
                 self._disk_mark = used
-                self._notices.post(
-                    f"over the disk limit: files in {', '.join(self._where)} take {_mib(used)} of "
-                    f"{_mib(self._disk_bytes)}; what ran was stopped. Remove files before you continue"
-                )
+                self._notices.post(f"{self._over(used)}; what ran was stopped. Remove files before you continue")
                 self._stop()
                 self._disk_stopped = True
             elif used <= self._disk_bytes:
                 self._disk_mark = self._disk_bytes
             return used
 
+    def _over(self, used: int) -> str:
+        limit = _mib(self._disk_bytes)
+        return f"over the disk limit: files in {', '.join(self._where)} take {_mib(used)} of {limit}"
+
     def _files_bytes(self) -> int:
         """Bytes in the writable places, of an image's what was added; an empty file is not free either."""
+        return self._scratch_bytes() + self._counted.growth() + self.sealed_bytes
+
+    def _scratch_bytes(self) -> int:
         systems = {}
         for place in self._scratch:
             with contextlib.suppress(OSError):
                 found = os.statvfs(place)
                 used = (found.f_blocks - found.f_bfree) * found.f_frsize
                 systems[os.stat(place).st_dev] = used + (found.f_files - found.f_ffree) * INODE_BYTES
-        return sum(systems.values()) + self._counted.growth() + self.sealed_bytes
+        return sum(systems.values())
 
     def _check_processes(self, everything: list[Process]) -> None:
         """A sandbox in which nothing more can start is of no use to its agent."""

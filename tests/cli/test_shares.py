@@ -75,7 +75,7 @@ async def test_status_shows_what_each_run_holds_and_why_it_waits(say: Say, url: 
     assert (json.loads(out)["run_id"], json.loads(out)["backlog"]) == ("grpo", 5)
     _, out, _ = await say("status", "--json", "--redis", settings.url, "--namespace", settings.namespace)
     assert json.loads(out)["runs"]["default:grpo"]["backlog_eval"] == 2
-    assert json.loads(out)["service"]["backlog_by_tenant"] == {"default": 7}
+    assert json.loads(out)["service"]["backlog_by_tenant"] == {"default": 5}
     _, out, _ = await say("status", "--redis", settings.url, "--namespace", settings.namespace)
     [row] = [line for line in out.splitlines() if line.startswith("default:grpo")]
     assert row.split()[:6] == ["default:grpo", "1.0", "5", "2", "0", "0"]
