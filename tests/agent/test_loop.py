@@ -116,7 +116,7 @@ async def test_an_environment_answers_turns_that_call_no_tool_until_it_is_over(r
     for number, said in enumerate(["You said one.", "a.txt", "You said two."], 1):
         assert policy.prompts[number][: len(policy.prompts[number - 1])] == policy.prompts[number - 1]
         assert said in renderer.text(policy.prompts[number][len(policy.prompts[number - 1]) :])
-    told = [(each["role"], each["content"]) for each in prorl.messages(result.trajectory)[1:]]
+    told = [(each["role"], each["content"]) for each in prorl.messages(result.trajectory)[2:]]
     assert [each for each in told if each[0] != "assistant"] == [
         ("user", "You said one."),
         ("tool", "a.txt"),

@@ -92,12 +92,14 @@ class Worker:
 
     async def take(self, stage: Stage) -> Held:
         """The next job of a stage, waited for."""
-        stream = self.keys.stage(stage)
-        found = await streams.read(self.blocking, "worker-1", [stream], count=1, block_ms=60_000)
-        [entry] = found[stream]
-        [claim] = await self.store.claim(stage, None, [entry], [120_000], 120_000)
+        lanes = {
+            self.keys.stage(stage, front=front): front for front in (True, False) if stage != Stage.EVAL or not front
+        }
+        found = await streams.read(self.blocking, "worker-1", list(lanes), count=1, block_ms=60_000)
+        [(stream, [entry])] = found.items()
+        [claim] = await self.store.claim(stage, None, [entry], [120_000], 120_000, front=lanes[stream])
         assert claim.granted
-        return Held(entry.ref, claim.token, entry.entry, stage, None, "policy")
+        return Held(entry.ref, claim.token, entry.entry, stage, None, "policy", front=lanes[stream])
 
     async def in_run(self) -> Held:
         """Takes one job to RUN and holds it there."""
