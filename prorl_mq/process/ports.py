@@ -1,5 +1,6 @@
 """Ports for servers that are to be started."""
 
+import atexit
 import secrets
 import socket
 from collections import deque
@@ -12,6 +13,12 @@ PORTS: Final = range(20_000, 32_768)
 PORTS_TRIED: Final = 100
 # Bound, not listened on: a server that reuses addresses, as servers do, can listen there, and nobody else is given it.
 _held: Final = deque[socket.socket](maxlen=64)
+
+
+@atexit.register
+def _let_go() -> None:
+    for each in _held:
+        each.close()
 
 
 def free_port(address: str = "127.0.0.1") -> int:

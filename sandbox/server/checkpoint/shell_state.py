@@ -34,7 +34,8 @@ DEBUG_TRAP = re.compile(r"' DEBUG$", re.MULTILINE)  # not `trap -- - DEBUG`, whi
 
 
 # `__prorl_state` says all of the shell's state but its traps, which a function does not see, with as few writes as can
-# be. Its arguments are a nonce, an exit code to keep, and the shell's own arguments. With one it returns that code.
+# be. Its arguments are a nonce, an exit code to keep, and the shell's own arguments. With one it returns that code:
+# there is no output meanwhile, for an ERR trap hears of it.
 STATE = (
     "__prorl_kept=$?; __prorl_state() { case $#:$- in 1:*e*) return 0;; 1:*) return $1;; esac; __prorl_kept=$2; { "
     'builtin printf \'%q\\n\' "$1" "${DIRSTACK[@]}" "$1" "${@:3}" "$1"; '
@@ -45,7 +46,7 @@ STATE = (
     )
     + " builtin printf '\\n%s functions\\n' \"$1\"; builtin declare -f; builtin printf '\\n%s traps\\n' \"$1\"; "
     "} >&0 2>/dev/null || builtin true; }; readonly -f __prorl_state; "
-    '__prorl_state "$__prorl_kept"\n'
+    '{ __prorl_state "$__prorl_kept"; } >&- 2>&-\n'
 )
 
 # The shell's directory may be covered by a mount: it goes to what has that path now, and forgets that it went.
@@ -67,7 +68,7 @@ def look_at_shell(shell: Shell) -> dict[str, Any]:
         shell.taught = shell.pid
     nonce = os.urandom(12).hex()
     said = shell.tell(
-        f'{{ __prorl_state {nonce} "$?" "$@"; \\builtin trap -p >&0; __prorl_state "$__prorl_kept"; }} 2>&-\n',
+        f'{{ __prorl_state {nonce} "$?" "$@"; \\builtin trap -p >&0; __prorl_state "$__prorl_kept"; }} >&- 2>&-\n',
         ours=True,
     )
     if said is None:
