@@ -148,7 +148,7 @@ class Watchdog:
             self._stir.set()
 
     def __exit__(self, *_: object) -> None:
-        """What a call leaves behind is told with its answer: no look may stop the next one for it."""
+        """Tells what a call leaves behind with its answer: no look may stop the next one for it."""
         with self._disk_look:
             used = self._scratch_bytes() + self._counted.known + self.sealed_bytes
             if used > self._disk_mark:
