@@ -149,11 +149,14 @@ class Watchdog:
 
     def __exit__(self, *_: object) -> None:
         """Tells what a call leaves behind with its answer: no look may stop the next one for it."""
-        with self._disk_look:
-            used = self._scratch_bytes() + self._counted.known + self.sealed_bytes
-            if used > self._disk_mark:
-                self._disk_mark = used
-                self._notices.post(f"{self._over(used)}. Remove files before you continue")
+        if self._disk_look.acquire(timeout=FASTEST_S):  # no answer waits while many files are counted
+            try:
+                used = self._scratch_bytes() + self._counted.known + self.sealed_bytes
+                if used > self._disk_mark:
+                    self._disk_mark = used
+                    self._notices.post(f"{self._over(used)}. Remove files before you continue")
+            finally:
+                self._disk_look.release()
         with self._lock:
             self._calls -= 1
 
