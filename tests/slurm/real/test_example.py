@@ -8,9 +8,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import httpx
 import pytest
 
 from prorl_mq.schema.messages import Stage
+from prorl_mq.store import pools
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
@@ -30,7 +32,8 @@ async def test_the_demos_tasks_run_over_three_nodes_though_one_dies(cluster: Clu
     shutil.copytree(ROOT / "examples" / "slurm", place / "examples" / "slurm")
     tokenizer(TOOLED, MARKERS).save_pretrained(place / "tokenizer")
     spec, shared, out = place / "examples/slurm/cluster.toml", place / ".state/slurm/demo", place / "out.jsonl"
-    # A small policy asks for a tool until its turns are over, so that jobs take their time.
+    # A small policy asks for a tool until its turns are over. It stands still until each of the nodes has begun a
+    # rollout: two nodes might be through with all of them before the third has started.
     text = '<tool_call>\\n{"name": "execute_bash", "arguments": {"command": "sleep 1"}}\\n</tool_call>'
     changed = spec.read_text().replace("The answer is <answer>7</answer>", text.replace('"', '\\"'))
     changed = changed.replace("[defaults]", f'scratch = "{place}/scratch"\n[defaults]', 1)
@@ -40,6 +43,7 @@ async def test_the_demos_tasks_run_over_three_nodes_though_one_dies(cluster: Clu
     env = cluster.env | {"PRORL_TOKENIZER": str(place / "tokenizer"), "PRORL_LEASE_MS": "15000"}
     slurm = [sys.executable, "-m", "slurm"]
     dying: list[str] = []
+    still: list[str] = []
     submit = [sys.executable, "-c", "import sys; from prorl_mq.cli import main; sys.exit(main())", "submit"]
     submit += [str(ROOT / "examples/demo_tasks.jsonl"), "--n", str(SAMPLES), "--out", str(out)]
     submit += ["--url", str(shared / "rendezvous/trainer.json"), "--sampling", "max_turns=3", "max_context_tokens=4096"]
@@ -47,8 +51,15 @@ async def test_the_demos_tasks_run_over_three_nodes_though_one_dies(cluster: Clu
     assert await submitted.wait() == 0
     trainer = await asyncio.create_subprocess_exec(*submit, env=env, cwd=ROOT, stderr=subprocess.PIPE)
     try:
-        await until(lambda: all_busy(shared, dying), within_s=120)
+        try:
+            await until(lambda: all_busy(shared, dying, still), within_s=120)
+        except TimeoutError:
+            logs = "\n".join(f"== {log.name}\n{log.read_text()[-2000:]}" for log in (shared / "logs").iterdir())
+            pytest.fail(
+                f"not all nodes were busy at once; the policy is {still}; the trainer {trainer.returncode}\n{logs}"
+            )
         cluster.admin("lose", *dying)
+        await tell(*still, "resume")
         _, said = await asyncio.wait_for(trainer.communicate(), 300)
         assert trainer.returncode == 0, said
         samples = [json.loads(line) for line in out.read_text().splitlines()]
@@ -70,16 +81,26 @@ async def test_the_demos_tasks_run_over_three_nodes_though_one_dies(cluster: Clu
             cluster.until(lambda node=node: cluster.node_state(node) in {"idle", "mixed"}, f"{node} is back")  # type: ignore[misc]
 
 
-async def all_busy(shared: Path, dying: list[str]) -> bool:
-    """Each of the three nodes holds a job in RUN; the last one is to die."""
+async def tell(address: str, what: str) -> None:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        (await client.post(f"{address}/{what}")).raise_for_status()
+
+
+async def all_busy(shared: Path, dying: list[str], still: list[str]) -> bool:
+    """Each of the three nodes holds a job in RUN; the last one is to die. `still`: the policy, which answers nobody."""
     file = shared / "rendezvous" / "viewer.json"
     if not file.exists():
         return False
     redis = connect(RedisSettings(rendezvous=file), connections=1)
     try:
-        workers = await living(Store(redis, Keys(), name="test", outage_ms=10_000))
+        store = Store(redis, Keys(), name="test", outage_ms=10_000)
+        workers = await living(store)
+        if not still:
+            still += [each.address for pool in await pools.names(store) for each in await pools.listing(store, pool)]
+            for address in still:
+                await tell(address, "pause?mode=keep")
     finally:
         await redis.aclose()
     busy = {worker.node for worker in workers if worker.stage is Stage.RUN and worker.busy}
     dying[:] = sorted(str(node) for node in busy if node != "n1")[-1:]
-    return len(busy) == 3
+    return len(busy) == 3 and bool(still)
