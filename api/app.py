@@ -18,13 +18,14 @@ from api.operations import Operation
 from api.problems import Problem
 from api.routes import OPERATIONS
 from api.service import Service, service_of
-from api.tokens import tenant_of
+from api.tokens import identify
 from api.ui import page
 from prorl_mq.errors import ProrlError
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.strict import Misfit
 from prorl_mq.store.server.faults import RedisError
 
+READS_ONLY = "this token reads only: whatever changes something needs the other token of its tenant"
 HANDLED = (Problem, Misfit, ProrlError, HTTPException, RedisError, OSError, Exception)
 
 
@@ -62,8 +63,11 @@ def _endpoint(by_method: dict[str, Operation]) -> Callable[[Request], Awaitable[
     async def endpoint(request: Request) -> Response:
         operation = by_method["GET" if request.method == "HEAD" else request.method]
         if not operation.public:
-            tokens = service_of(request).settings.tokens
-            request.state.tenant = tenant_of(request.headers.get("authorization"), tokens)
+            settings = service_of(request).settings
+            caller = identify(request.headers.get("authorization"), settings.tokens, settings.readers)
+            if caller.reads_only and operation.method != "GET":
+                raise Problem(403, READS_ONLY, kind="reads-only")
+            request.state.caller = caller
         return await operation.answer(request)
 
     return endpoint

@@ -65,7 +65,7 @@ SETTINGS: Final = (
         type=mode, metavar="MODE", variable="PRORL_DURABILITY",
     ),
     Setting(
-        "--tokens", "TOML or JSON file with one bearer token for each tenant, and the backends that it may add",
+        "--tokens", "TOML or JSON file with bearer tokens for each tenant, and the backends that it may add",
         variable="PRORL_TOKENS",
     ),
     Setting(
@@ -120,6 +120,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8080
     uds: str | None = None
     tokens: Mapping[str, bytes] = {}
+    readers: Mapping[str, bytes] = {}  # tenant → SHA-256 of the token that reads only
     backends: Mapping[str, tuple[str, ...] | None] = {}  # what each tenant may add; None: the file does not say
     max_body_bytes: int = 16 * MIB
     durability: Durability | None = None  # None: as another process has set it
@@ -184,6 +185,7 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
         port=port,
         uds=given.uds,
         tokens=tenants.tokens if tenants and not compat else {},
+        readers=tenants.readers if tenants and not compat else {},
         backends=backends,
         max_body_bytes=body,
         durability=given.durability,

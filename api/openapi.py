@@ -45,7 +45,8 @@ def _kinds(operations: Iterable[Operation]) -> list[Any]:
 
 def _operation(each: Operation, schema_of: Mapping[int, Any], *, tokens: bool) -> dict[str, Any]:
     guarded = tokens and not each.public
-    errors = sorted({*each.errors, *ALWAYS, *((401,) if guarded else ())})
+    refused = () if not guarded else (401,) if each.method == "GET" else (401, 403)  # 403: a token that reads only
+    errors = sorted({*each.errors, *ALWAYS, *refused})
     answers = {str(status): _answer(answer, schema_of) for status, answer in each.answers.items()}
     made: dict[str, Any] = {
         "operationId": each.id,

@@ -13,6 +13,7 @@ from api.listeners import listeners
 from api.live import Follower
 from api.new_results import NewResults
 from api.places import POLLS, STREAMS, Places
+from api.tokens import Caller
 from prorl_mq import duties
 from prorl_mq.clock import monotonic
 from prorl_mq.process.loop_lag import LoopLag
@@ -160,6 +161,11 @@ def store_of(request: Request) -> Store:
 
 
 def tenant_of(request: Request) -> TenantId:
-    """The tenant of a request; set before the endpoint runs."""
-    tenant: TenantId = request.state.tenant
-    return tenant
+    """The tenant of a request."""
+    return caller_of(request).tenant
+
+
+def caller_of(request: Request) -> Caller:
+    """The sender of a request; set before the endpoint runs."""
+    caller: Caller = request.state.caller
+    return caller

@@ -1,4 +1,4 @@
-"""Tenants: a file has a bearer token for each and the backends that it may add; a request presents a token."""
+"""Tenants: a file has bearer tokens for each and the backends that it may add; a request presents a token."""
 
 import hashlib
 import hmac
@@ -7,7 +7,8 @@ import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -22,9 +23,12 @@ from prorl_mq.schema.strict import Misfit, convert
 
 
 class TenantEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One tenant of a tokens file. `backends`: addresses that it may add, or `any` alone: all, as the operator."""
+    """One tenant of a tokens file. Who presents `read_token` sees all of the tenant's and changes nothing of it.
+    `backends`: addresses that it may add, or `any` alone: all, as the operator.
+    """
 
     token: Annotated[str, Meta(pattern=forms.BEARER)]
+    read_token: Annotated[str, Meta(pattern=forms.BEARER)] | None = None
     backends: list[str] | None = None
 
     def __post_init__(self) -> None:
@@ -35,7 +39,7 @@ class TenantEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokensFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`[tenants.NAME]` with `token = "..."` each, and `backends = [...]`."""
+    """`[tenants.NAME]` with `token = "..."` each, and `read_token = "..."` and `backends = [...]` where wanted."""
 
     tenants: Annotated[dict[Name, TenantEntry], Meta(min_length=1)]
 
@@ -43,6 +47,11 @@ class TokensFile(msgspec.Struct, frozen=True, kw_only=True):
     def tokens(self) -> dict[str, bytes]:
         """Tenant → SHA-256 of its token."""
         return {tenant: _digest(entry.token) for tenant, entry in self.tenants.items()}
+
+    @property
+    def readers(self) -> dict[str, bytes]:
+        """Tenant → SHA-256 of the token that reads only."""
+        return {tenant: _digest(entry.read_token) for tenant, entry in self.tenants.items() if entry.read_token}
 
     @property
     def backends(self) -> dict[str, tuple[str, ...] | None]:
@@ -60,8 +69,8 @@ def load_tenants(path: Path) -> TokensFile:
         raise ConfigurationError(f"the tokens file {path} cannot be read: {error.strerror}") from None
     except (Misfit, ValueError) as error:
         raise ConfigurationError(f"the tokens file {path} is wrong: {error}") from None
-    if len(set(found.tokens.values())) < len(found.tenants):
-        raise ConfigurationError(f"the tokens file {path} gives two tenants one token")
+    if len({*found.tokens.values(), *found.readers.values()}) < len(found.tokens) + len(found.readers):
+        raise ConfigurationError(f"the tokens file {path} has one token twice: each opens one thing for one tenant")
     return found
 
 
@@ -70,17 +79,31 @@ def load_tokens(path: Path) -> dict[str, bytes]:
     return load_tenants(path).tokens
 
 
-def tenant_of(authorization: str | None, tokens: Mapping[str, bytes]) -> TenantId:
-    """The tenant of a request. Raises `Problem` (401). Takes the same time for every wrong token."""
+class Caller(NamedTuple):
+    """Sender of a request, as its token tells."""
+
+    tenant: TenantId
+    reads_only: bool = False
+
+
+def identify(
+    authorization: str | None, tokens: Mapping[str, bytes], readers: Mapping[str, bytes] = MappingProxyType({})
+) -> Caller:
+    """Raises `Problem` (401). Takes the same time for every wrong token."""
     if not tokens:
-        return DEFAULT_TENANT
+        return Caller(DEFAULT_TENANT)
     scheme, _, token = (authorization or "").partition(" ")
     shown = _digest(token.strip())
-    owners = [tenant for tenant, digest in tokens.items() if hmac.compare_digest(digest, shown)]
-    if scheme.lower() != "bearer" or not owners:
+    callers = [
+        Caller(TenantId(tenant), known is readers)
+        for known in (tokens, readers)
+        for tenant, digest in known.items()
+        if hmac.compare_digest(digest, shown)
+    ]
+    if scheme.lower() != "bearer" or not callers:
         said = "the bearer token is unknown" if authorization else "a bearer token is needed"
         raise Problem(401, f"{said}: send Authorization: Bearer TOKEN", headers={"WWW-Authenticate": "Bearer"})
-    return TenantId(owners[0])
+    return callers[0]
 
 
 def _digest(token: str) -> bytes:

@@ -77,7 +77,13 @@ async def job_log(
     limit: Annotated[int, whole(1, MOST_TURNS, "Turns in one answer at most; also about 1 MiB")] = AT_ONCE,
 ) -> LoggedTurns:
     """The tokens, log-probabilities and results of each finished turn, while the rollout is under way too."""
-    return await recall.job_log(store, job, after=after, limit=limit)
+    found = await recall.job_log(store, job, after=after, limit=limit)
+    known = await loaded()
+    if known is None:
+        return found
+    told = [replace(turn, text=known.text(turn.ids)) for turn in found.turns]
+    under_way = found.under_way and replace(found.under_way, text=known.text(found.under_way.ids))
+    return replace(found, turns=told, under_way=under_way)
 
 
 @operation("GET", "/v1/jobs/{id}/tokens")

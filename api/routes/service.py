@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, generate_latest
@@ -12,8 +13,8 @@ from api.gauges import exposition
 from api.operations import operation
 from api.problems import unavailable
 from api.request.bodies import JSON
-from api.service import Service
-from api.tokens import tenant_of
+from api.service import Service, caller_of
+from api.tokens import identify
 from api.ui.page import viewer
 from prorl_mq.store.gauges import read
 from prorl_mq.store.server import fitness
@@ -27,6 +28,13 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The process answers."""
 
     status: str
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """`may`: `read`, all of the tenant's; `act`, also change it."""
+
+    tenant: str
+    may: Literal["read", "act"]
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +68,13 @@ async def ready(service: Service) -> Readiness:
     return Readiness(status="ready", warnings=warnings, memory_pressure=round(pressure, 4))
 
 
+@operation("GET", "/v1/access")
+async def access(request: Request) -> Access:
+    """The tenant of the token that the caller presents, and what it opens."""
+    caller = caller_of(request)
+    return Access(tenant=caller.tenant, may="read" if caller.reads_only else "act")
+
+
 @operation("GET", "/metrics", answers={200: "Prometheus text"}, media_types=(PLAIN,), errors=(401, 503), public=True)
 async def metrics(request: Request, service: Service) -> Response:
     """Numbers for Prometheus.
@@ -67,7 +82,7 @@ async def metrics(request: Request, service: Service) -> Response:
     Open where only this machine can ask; elsewhere any tenant's token opens it.
     """
     if not service.settings.local:
-        tenant_of(request.headers.get("authorization"), service.settings.tokens)
+        identify(request.headers.get("authorization"), service.settings.tokens, service.settings.readers)
     gauges = exposition(await read(service.store))
     return Response(generate_latest(REGISTRY) + gauges, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 

@@ -21,6 +21,11 @@ export async function get(path, { signal, query, headers } = {}) {
   return answer.json();
 }
 
+export async function post(path, body) {
+  const answer = await request(path, { method: "POST", body });
+  return answer.json();
+}
+
 // What stands in the place of a service: "files", "bundle", or nothing where there is one.
 export const viewing = document.querySelector('meta[name="prorl-view"]')?.content ?? null;
 
@@ -49,12 +54,15 @@ function loaded(file) {
   });
 }
 
-export async function request(path, { signal, headers } = {}) {
+export async function request(path, { signal, headers, method = "GET", body } = {}) {
   if (viewing === "bundle") return bundled(path);
   const shown = token.get();
+  const kind = body ? { "Content-Type": "application/json" } : {};
   const answer = await fetch(`../v1/${path}`, {
     signal,
-    headers: { ...(shown ? { Authorization: `Bearer ${shown}` } : {}), ...headers },
+    method,
+    body: body && JSON.stringify(body),
+    headers: { ...(shown ? { Authorization: `Bearer ${shown}` } : {}), ...kind, ...headers },
     credentials: "omit",
     cache: "no-store",
   });

@@ -1,5 +1,6 @@
 // Shows the page that the address names, and looks again when the service says that something has changed.
 
+import { listen, permit } from "./actions.js";
 import { Refused, token, viewing } from "./api.js";
 import { become, h, heading } from "./dom.js";
 import { keys } from "./keys.js";
@@ -14,6 +15,7 @@ import * as group from "./pages/group.js";
 import * as pair from "./pages/pair.js";
 import * as list from "./pages/groups_list.js";
 import * as job from "./pages/job.js";
+import * as liveTurns from "./pages/live_turns.js";
 import * as overview from "./pages/overview.js";
 import * as run from "./pages/run.js";
 import * as runs from "./pages/runs.js";
@@ -21,8 +23,8 @@ import * as trajectory from "./pages/trajectory.js";
 import { signIn } from "./pages/sign_in.js";
 
 // A page has `load(params, signal)`, `view(data, params)`, `title(params)` and, if it is live, `topic(params)`. One that
-// has `mount(data, params, signal)` renders itself once and keeps its own elements.
-const PAGES = { "": overview, runs, run, batches: batch, groups: group, lists: list, charts, explore, failures, compare, pair, jobs: job, trajectories: trajectory, backends };
+// has `mount(data, params, signal)` renders itself once and keeps its own elements; `update(data)` brings them up to date.
+const PAGES = { "": overview, runs, run, batches: batch, groups: group, lists: list, charts, explore, failures, compare, pair, jobs: job, live: liveTurns, trajectories: trajectory, backends };
 if (viewing) {
   PAGES[""] = runs;
   delete PAGES.backends;
@@ -65,6 +67,12 @@ async function show() {
   }
 }
 
+// With another token, or with none.
+function enter() {
+  if (!viewing) permit();
+  show();
+}
+
 function paint(title, nodes) {
   document.title = `${title} · prorl_mq`;
   main.replaceChildren(...nodes);
@@ -80,7 +88,7 @@ function failed(error) {
     const wrong = token.get() !== null;
     token.clear();
     signOut.hidden = true;
-    return paint("Sign in", signIn(wrong, (text) => { token.set(text); show(); }));
+    return paint("Sign in", signIn(wrong, (text) => { token.set(text); enter(); }));
   }
   const missing = error instanceof Refused && error.status === 404;
   const title = missing ? "Not there" : "The service did not answer";
@@ -99,7 +107,9 @@ function watch(page, params, signal) {
     running = true;
     try {
       const data = await page.load(params, signal);
-      if (!signal.aborted) become(main, nodes(page, data, params));
+      if (signal.aborted) return;
+      if (page.update) page.update(data);
+      else become(main, nodes(page, data, params));
     } catch (error) {
       if (error instanceof Refused && error.status === 401 && !signal.aborted) failed(error);
     } finally {
@@ -127,7 +137,7 @@ function nodes(page, data, params) {
 }
 
 function mark(name) {
-  const part = { run: "runs", batches: "runs", groups: "runs", lists: "runs", charts: "runs", explore: "runs", failures: "runs", compare: "runs", pair: "runs", jobs: "runs", trajectories: "runs", "": "overview" };
+  const part = { run: "runs", batches: "runs", groups: "runs", lists: "runs", charts: "runs", explore: "runs", failures: "runs", compare: "runs", pair: "runs", jobs: "runs", live: "runs", trajectories: "runs", "": "overview" };
   for (const link of document.querySelectorAll("nav [data-page]")) {
     if (link.dataset.page === (part[name] ?? name)) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -139,7 +149,8 @@ if (viewing) {
   document.querySelector(".brand").setAttribute("href", "#/runs");
 }
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
-signOut.addEventListener("click", () => { token.clear(); show(); });
+signOut.addEventListener("click", () => { token.clear(); enter(); });
 addEventListener("hashchange", show);
+listen(main, show);
 keys();
-show();
+enter();

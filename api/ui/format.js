@@ -48,6 +48,7 @@ export const to = {
   compare: (group, indexes) => `#/compare/${encodeURIComponent(group)}/${indexes.join(",")}`,
   pair: (left, right, turn = 0) => `#/pair/${encodeURIComponent(left)}/${encodeURIComponent(right)}/${turn}`,
   job: (job) => `#/jobs/${encodeURIComponent(job)}`,
+  live: (job) => `#/live/${encodeURIComponent(job)}`,
   turn: (job, turn) => `#/trajectories/${encodeURIComponent(job)}/${turn - (turn % TURNS)}/${turn}`,
   trajectory: (job, turn = 0) => `#/trajectories/${encodeURIComponent(job)}/${turn}`,
 };

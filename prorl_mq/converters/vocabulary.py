@@ -22,19 +22,22 @@ class Vocabulary:
 
     def texts(self, ids: Sequence[int]) -> list[str]:
         """A text for each id; a part of a character is shown as �, an unknown id as its number in angle brackets."""
-        return [self._text(token) for token in ids]
+        return [self._bytes(token).decode(errors="replace") for token in ids]
 
-    def _text(self, token: int) -> str:
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of all of them, with characters that several tokens make up."""
+        return b"".join(map(self._bytes, ids)).decode(errors="replace")
+
+    def _bytes(self, token: int) -> bytes:
         if token in self._added:
-            return self._added[token]
+            return self._added[token].encode(errors="replace")
         piece = self._pieces.get(token)
         if piece is None:
-            return f"<{token}>"
+            return f"<{token}>".encode()
         if not self._by_bytes:
-            return piece.replace(META, " ")
+            return piece.replace(META, " ").encode(errors="replace")
         known = _bytes()
-        parts = (known.get(letter) or letter.encode(errors="replace") for letter in piece)
-        return b"".join(parts).decode(errors="replace")
+        return b"".join(known.get(letter) or letter.encode(errors="replace") for letter in piece)
 
 
 def read(directory: Path) -> Vocabulary:

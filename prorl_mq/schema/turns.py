@@ -147,6 +147,7 @@ class LoggedTurn(msgspec.Struct, frozen=True, kw_only=True):
     started_seconds: float  # after the start of the rollout
     calls: Sequence[LoggedCall] = ()
     reply: str = ""  # what an environment said to a turn that called no tool
+    text: str = ""  # of its tokens, over HTTP, where the API process has the policy's vocabulary
 
 
 class LoggedTurns(msgspec.Struct, frozen=True, kw_only=True):

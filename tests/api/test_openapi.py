@@ -12,7 +12,8 @@ from api.problems import Problem
 from api.request.parameters import filled, whole
 from api.routes import OPERATIONS
 from api.routes.pools import BackendAnswer, BackendRequest
-from prorl_mq.schema.ids import JobRef
+from api.tokens import Caller
+from prorl_mq.schema.ids import JobRef, TenantId
 from tests.api import interface
 
 pytestmark = pytest.mark.anyio
@@ -106,4 +107,4 @@ def test_an_argument_of_no_known_place_is_refused_at_the_declaration() -> None:
 
 def request(query: str, **places: str) -> Request:
     scope = {"type": "http", "headers": [], "query_string": query.encode(), "path_params": places}
-    return Request({**scope, "state": {"tenant": "ann"}})
+    return Request({**scope, "state": {"caller": Caller(TenantId("ann"))}})

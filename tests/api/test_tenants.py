@@ -6,7 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.tokens import load_tokens
+from api.routes import OPERATIONS
+from api.tokens import load_tenants, load_tokens
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.store.server.connection import RedisSettings
 from tests.api.service import announce_source, api, batch
@@ -43,6 +44,24 @@ async def test_a_tenant_never_sees_the_things_of_another(settings: RedisSettings
         assert ack.status_code == 404
 
 
+async def test_a_token_that_reads_only_sees_all_of_its_tenant_and_changes_nothing(settings: RedisSettings) -> None:
+    await announce_source(settings)
+    looker = {"ann": hashlib.sha256(b"token-of-anns-looker").digest()}
+    async with api(settings, tokens=TOKENS, readers=looker) as client:
+        reads = bearer("anns-looker")
+        assert (await client.post("/v1/batches", json=batch(), headers=bearer("ann"))).status_code == 202
+        kept = [await client.get(f"/v1/{path}", headers=bearer("ann")) for path in ("runs/run", "groups/run:batch-0")]
+        for each in OPERATIONS:
+            if each.method != "GET":
+                path = each.path.format(id="run", run="run", pool="policy")
+                answer = await client.request(each.method, path, json={}, headers=reads)
+                assert (answer.status_code, answer.json()["type"][-10:]) == (403, "reads-only"), each.path
+        seen = [await client.get(f"/v1/{path}", headers=reads) for path in ("runs/run", "groups/run:batch-0")]
+        assert [each.json() for each in seen] == [each.json() for each in kept]
+        told = [(await client.get("/v1/access", headers=bearer(name))).json() for name in ("ann", "anns-looker")]
+        assert told == [{"tenant": "ann", "may": "act"}, {"tenant": "ann", "may": "read"}]
+
+
 async def test_probes_are_open_and_metrics_are_where_only_this_machine_asks(settings: RedisSettings) -> None:
     async def statuses(client: httpx.AsyncClient, headers: dict[str, str]) -> list[int]:
         paths = ("/healthz", "/readyz", "/openapi.json", "/docs", "/metrics")
@@ -62,12 +81,15 @@ def test_a_tokens_file_may_be_toml_or_json(tmp_path: Path) -> None:
     for each in (toml, js):
         each.chmod(0o600)
     assert load_tokens(toml) == load_tokens(js) == TOKENS
+    toml.write_text('[tenants.ann]\ntoken = "token-of-ann"\nread_token = "token-of-bob"\n')
+    assert load_tenants(toml).readers == {"ann": TOKENS["bob"]}
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [("", "tenants"), ('[tenants.a]\ntokn = "12345678"', "did you mean 'token'"), ('[tenants.a]\ntoken = "x"', "token"),
      ('[tenants.a]\ntoken="12345678"\n[tenants.b]\ntoken="12345678"', "one token"), ("[tenants", "wrong"),
+     ('[tenants.a]\ntoken="12345678"\nread_token="12345678"', "one token"),
      ('[tenants."a:b"]\ntoken="12345678"', "wrong")],
 )  # fmt: skip
 def test_a_wrong_tokens_file_is_explained_without_its_tokens(tmp_path: Path, text: str, said: str) -> None:

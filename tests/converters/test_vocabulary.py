@@ -24,6 +24,7 @@ def test_letters_of_a_byte_level_vocabulary_are_bytes(tmp_path: Path) -> None:
     assert texts(tmp_path, found, 0, 1, 2, 3, 4, 5, 6, 9, 77) == [
         " a", "\n", "é", "�", "�", "日", "?", "<|im_end|>", "<77>",
     ]  # fmt: skip
+    assert read(tmp_path).text([0, 3, 4, 9]) == " aé<|im_end|>"
 
 
 def test_a_piece_of_sentencepiece_has_its_blank(tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ import asyncio
 
 import msgspec
 
+from prorl_mq.schema.codec import compress, encode
 from prorl_mq.schema.trajectory import Segment, Span, ToolCall, Trajectory, Turn
-from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
+from prorl_mq.schema.turns import SCHEMA, CallResult, LoggedCompletion, TurnResults, pack_tokens
+from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score, TurnLog
+from workers.inference.protocol import Completion
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -41,10 +44,10 @@ class Story:
         prompt = [(7 * place + context.carry) % 997 for place in range(len(tale.prompt) // 4 + 8)]
         ids, mask, logprobs, spans, turns = list[int](), list[int](), list[float | None](), list[Span](), list[Turn]()
         for number, scene in enumerate(scenes):
-            await asyncio.sleep(scene.pause_ms / 1000)
             done = await context.policy.generate(
                 [*prompt, *ids], max_tokens=scene.tokens, temperature=1.0, seed=1000 * context.carry + number
             )
+            await logged(context.log, len(prompt) + len(ids), done, scene)
             start = len(ids)
             turn = Turn(
                 segment=0, prompt_tokens=len(prompt) + start, completion_tokens=len(done.ids),
@@ -67,3 +70,18 @@ class Story:
         rewards = msgspec.convert(context.job.payload, Tale).rewards
         reward = rewards[context.export % len(rewards)]
         return Score(reward=reward, parts={"tests passed": reward, "format": 1.0})
+
+
+async def logged(log: TurnLog | None, sent: int, done: Completion, scene: Scene) -> None:
+    """Writes a turn into the job's log as it goes: it can be looked at, and no attempt continues from it."""
+    if log is not None and not log.before:
+        ids, logprobs = pack_tokens(done.ids, done.logprobs)
+        by, version = done.backend, done.version
+        sampled = LoggedCompletion(
+            SCHEMA, sent, b"", ids, logprobs, done.finish_reason, None, by, version, (), None, done.seconds, 0, 0, None
+        )
+        await log.append(compress(encode(sampled)), wait=True)
+    await asyncio.sleep(scene.pause_ms / 1000)
+    if log is not None and not log.before:
+        calls = [CallResult(each.result, each.ok, refused=False, seconds=each.seconds) for each in scene.calls]
+        await log.append(compress(encode(TurnResults(calls, scene.reply or None, 0.0, 0.0))), wait=False)

@@ -130,7 +130,11 @@ def test_tokens_are_text_where_the_service_has_the_vocabulary(
         json.dumps({"model": {"type": "BPE", "vocab": pieces}, "decoder": decoder})
     )
     argv = ["env", f"PRORL_TOKENIZER={tmp_path}", sys.executable, "-m", "api", "--port", "0"]
-    page = opened(f"trajectories/{job}/0", url=stand.listening("api-words", argv))
+    url = stand.listening("api-words", argv)
+    page = opened(f"live/{job}", url=url)  # a job that has ended has the same turns
+    said = page.get_by_role("article").nth(1).locator(".text").first
+    expect(said).to_contain_text(re.compile(r"^\s*(w\d+ ){15}w\d+$"))
+    page = opened(f"trajectories/{job}/0", url=url)
     turn = page.get_by_role("article").nth(1)
     turn.get_by_role("button", name="Tokens and log-probabilities").click()
     told = stand.get(f"jobs/{job}/tokens", start=24, limit=24)

@@ -1,5 +1,6 @@
 // One batch: its progress towards its target, and its groups.
 
+import { actions } from "../actions.js";
 import { get, id, viewing } from "../api.js";
 import { badge, bar, crumbs, facts, h, heading, section, table } from "../dom.js";
 import { fixed, percent, runOf, seconds, to, whole } from "../format.js";
@@ -31,6 +32,7 @@ export function view({ status, open, closed, kept }, [batch]) {
   return [
     crumbs(["Runs", "#/runs"], [run, to.run(run)], [name]),
     heading(`Batch ${name}`, badge(dapo?.phase ?? (status.open ? "open" : "closed"))),
+    status.open > 0 && actions("batch", batch, "cancel"),
     ...(dapo ? target(dapo) : [progress(status)]),
     facts([
       ["Groups", whole(status.groups)],

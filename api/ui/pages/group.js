@@ -1,9 +1,12 @@
 // One group: its samples and how they stand to each other.
 
-import { get, id } from "../api.js";
+import { actions } from "../actions.js";
+import { get, id, viewing } from "../api.js";
 import { badge, crumbs, facts, h, heading, section, table } from "../dom.js";
 import { fixed, runOf, seconds, to, whole } from "../format.js";
 import { rewards } from "./groups_table.js";
+
+const OPEN = new Set(["waiting", "running", "due", "parked"]);
 
 export const title = ([group]) => `Group ${group}`;
 export const topic = ([group]) => group;
@@ -15,6 +18,7 @@ export function view({ summary, samples, samples_wanted: wanted }, [group]) {
   return [
     crumbs(["Runs", "#/runs"], [run, to.run(run)], [summary.batch_id, to.batch(run, summary.batch_id)], [summary.group_id]),
     heading(`Group ${summary.group_id}`, badge(summary.state), summary.archived ? badge("archived") : null),
+    !viewing && OPEN.has(summary.state) && actions("group", group, "cancel"),
     summary.reason && h("p", { class: "why" }, summary.reason),
     facts([
       ["Task", summary.task_id || "–"],
@@ -46,7 +50,7 @@ function samplesTable(samples) {
     { head: "Run time", kind: "num wide", cell: (sample) => seconds(of("seconds")(sample)?.run) },
     { head: "Attempts", kind: "num wide", cell: (sample) => whole(sample.attempt) },
     { head: "Stopped by", kind: "wide", cell: (sample) => of("truncated_by")(sample) ?? of("stop_reason")(sample) ?? of("error")(sample)?.type ?? "–" },
-    { head: "Trajectory", cell: (sample) => (of("trajectory")(sample) ? h("a", { href: to.trajectory(sample.job_id), "aria-label": `turns of sample ${sample.index}` }, "turns") : "–") },
+    { head: "Trajectory", cell: (sample) => (of("trajectory")(sample) ? h("a", { href: to.trajectory(sample.job_id), "aria-label": `turns of sample ${sample.index}` }, "turns") : sample.stage === "run" ? h("a", { href: to.live(sample.job_id), "aria-label": `turns so far of sample ${sample.index}` }, "so far") : "–") },
   ];
   return table("Samples", columns, samples, "No sample has begun.");
 }

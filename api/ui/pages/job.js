@@ -1,6 +1,7 @@
 // One job: where it is, why it waits, its attempts, and every state change with what it took.
 
-import { get, id } from "../api.js";
+import { actions } from "../actions.js";
+import { get, id, viewing } from "../api.js";
 import { badge, crumbs, facts, h, heading, section, table } from "../dom.js";
 import { clock, groupOf, runOf, seconds, to } from "../format.js";
 
@@ -15,6 +16,7 @@ export function view({ status, now_ms, cut, changes, attempts }, [job]) {
     crumbs(["Runs", "#/runs"], [run, to.run(run)], [status.batch_id, to.batch(run, status.batch_id)],
       [status.group_id, to.group(run, status.group_id)], [`sample ${job.split(":")[2]}`]),
     heading(`Job ${job}`, badge(status.outcome ?? status.state), status.archived ? badge("archived") : null),
+    !viewing && status.state !== "done" && actions("job", job, status.state === "parked" ? "resume" : "pause", "cancel"),
     h("p", { class: "why" }, status.why),
     status.note && h("p", { class: "fine" }, status.note),
     status.error && section("Error", [h("p", {}, `${status.error.type} (${status.error.cause ?? "worker"}): ${status.error.message}`), h("pre", {}, status.error.traceback ?? "")]),
@@ -23,7 +25,7 @@ export function view({ status, now_ms, cut, changes, attempts }, [job]) {
       ["Attempts that failed", status.attempt],
       ["Worker", status.owner ?? "–"],
       ["Group", h("a", { href: to.group(run, groupOf(job).split(":")[1]) }, status.group_id)],
-      ["Trajectory", h("a", { href: to.trajectory(job) }, "turns and tokens")],
+      ["Trajectory", status.stage === "run" ? h("a", { href: to.live(job) }, "turns so far") : h("a", { href: to.trajectory(job) }, "turns and tokens")],
     ]),
     section("Attempts", tries(attempts)),
     section("Time line", cut ? h("p", { class: "empty" }, "Older events are gone.") : "", timeline(changes, now_ms)),

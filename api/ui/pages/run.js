@@ -1,5 +1,6 @@
 // One run: its numbers, its newest batches, its groups.
 
+import { actions } from "../actions.js";
 import { get, id, viewing } from "../api.js";
 import { badge, bar, crumbs, facts, h, heading, section, table } from "../dom.js";
 import { bytes, moment, percent, to, whole } from "../format.js";
@@ -34,7 +35,8 @@ export function view({ status, batches, open, closed, kept }, [run]) {
   const quota = (name) => (status.settings[name] ? ` of ${whole(status.settings[name])}` : "");
   return [
     crumbs(["Runs", "#/runs"], [run]),
-    heading(`Run ${run}`),
+    heading(`Run ${run}`, status.paused_until_ms ? badge("paused") : null),
+    actions("run", run, status.paused_until_ms ? "resume" : "pause", "cancel"),
     views(run, "run"),
     status.why && h("p", { class: "why" }, status.why),
     facts([
@@ -43,6 +45,7 @@ export function view({ status, batches, open, closed, kept }, [run]) {
       ["Un-acked groups", `${whole(status.unacked_groups)}${quota("max_unacked_groups")}`],
       ["Un-acked bytes", bytes(status.unacked_bytes)],
       ["Weight", status.settings.weight ?? 1],
+      ...(status.paused_until_ms ? [["Paused until", moment(status.paused_until_ms)]] : []),
     ]),
     section("Newest batches", batchesTable(batches)),
     groupsSection("open", run, "", open),
