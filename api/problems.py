@@ -24,6 +24,7 @@ FAULTS: Final[Mapping[type[Exception], tuple[int, str]]] = {
     Misfit: (422, "misfit"),
     errors.InvalidTask: (422, "invalid-task"),
     errors.InvalidBatch: (422, "invalid-batch"),
+    errors.NoWorkersYet: (503, "no-workers-yet"),
     errors.UnknownDataSource: (422, "unknown-data-source"),
     errors.AddressRefused: (403, "address-refused"),
     errors.NotFound: (404, "not-found"),

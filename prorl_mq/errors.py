@@ -35,6 +35,13 @@ class UnknownDataSource(ProrlError):
     """No worker has announced a handler for this data source."""
 
 
+class NoWorkersYet(UnknownDataSource):
+    """No worker has announced anything so far: the service is being started."""
+
+    retryable = True
+    retry_after_ms = 2000
+
+
 class InvalidTask(ProrlError):
     """A task does not fit the schema of its data source."""
 

@@ -24,6 +24,7 @@ from prorl_mq.errors import (
     InvalidCursor,
     InvalidTask,
     NotFound,
+    NoWorkersYet,
     OverQuota,
     ProrlError,
     UnknownDataSource,
@@ -73,7 +74,7 @@ ERROR_CHARS: Final = 2_000  # of an answer's error: it may quote the message
 FULL: Final = "Redis is full: acknowledge results, or give it more memory, then send the message again"
 STATUSES: Final[dict[type[ProrlError], int]] = {
     AddressRefused: 403, Conflict: 409, InvalidBatch: 422, InvalidCursor: 422, OverQuota: 429, NotFound: 404,
-    InvalidTask: 422, UnknownDataSource: 422,
+    InvalidTask: 422, NoWorkersYet: 503, UnknownDataSource: 422,
 }  # fmt: skip
 
 
@@ -209,7 +210,7 @@ class Intake:
                 reply=reply, ok=False, status=422, error=f"the message cannot be read: {error}"[:ERROR_CHARS]
             )
         except tuple(STATUSES) as error:
-            wait_ms = error.retry_after_ms if isinstance(error, OverQuota) else 0
+            wait_ms = error.retry_after_ms if isinstance(error, (OverQuota, NoWorkersYet)) else 0
             return IntakeAnswer(
                 reply=reply,
                 ok=False,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from prorl_mq.errors import UnknownDataSource
+from prorl_mq.errors import NoWorkersYet, UnknownDataSource
 from prorl_mq.schema.items import Lane
 from prorl_mq.schema.messages import Stage
 from prorl_mq.schema.task_schema import Schema, nearest
@@ -103,7 +103,7 @@ async def lengths(store: Store, lanes: Sequence[Lane]) -> dict[Lane, int]:
 
 
 async def load(store: Store, sources: Iterable[str]) -> dict[str, Schema]:
-    """The schemas of data sources. Raises `UnknownDataSource` with the nearest known name."""
+    """The schemas of data sources. Raises `UnknownDataSource` with the nearest known name, or `NoWorkersYet`."""
     wanted = sorted(set(sources))
     if not wanted:
         return {}
@@ -112,6 +112,11 @@ async def load(store: Store, sources: Iterable[str]) -> dict[str, Schema]:
     for source, packed in zip(wanted, found, strict=True):
         if packed is None:
             known = [name.decode() for name in await store.read("HKEYS", store.keys.schemas)]
+            if not known:
+                raise NoWorkersYet(
+                    f"no worker has started so far, so the data source {source!r} is not known: start workers; what "
+                    "waits for them is sent again by our clients"
+                )
             hint = nearest(source, known)
             raise UnknownDataSource(
                 f"no worker has announced the data source {source!r}: {hint}; "

@@ -15,7 +15,8 @@ from prorl_mq.schema.policy import BackendPolicy, PolicyStatus
 from prorl_mq.schema.status import PauseAnswer
 from prorl_mq.store.policy import announced
 from prorl_mq.store.server.connection import RedisSettings, connect
-from tests.api.service import SOURCE, TRAJECTORY, Worker, batch
+from tests.api.process import started
+from tests.api.service import SOURCE, TRAJECTORY, Worker, announce_source, batch
 from tests.api.test_turns import answered, sampled, write
 
 pytestmark = pytest.mark.anyio
@@ -267,3 +268,23 @@ def test_a_trainer_that_imports_the_client_gets_nothing_heavy() -> None:
 def test_what_is_no_address_of_the_service_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError, match="begins with"):
         Client(address)
+
+
+@pytest.mark.parametrize("door", ["http", "redis"])
+async def test_a_batch_that_is_sent_before_the_first_worker_has_started_waits_for_it(
+    settings: RedisSettings, door: str
+) -> None:
+    """A deployment's API is there first: a trainer that is started with it must not end for that."""
+    async with started(settings) as (_, url):
+        address = url if door == "http" else settings.url
+        async with AsyncClient(address, namespace=settings.namespace, patience_s=0) as hasty:
+            with pytest.raises(ServiceError, match=f"no worker has started so far, so the data source '{SOURCE}'"):
+                await hasty.submit(batch())
+        async with AsyncClient(address, namespace=settings.namespace, patience_s=60) as patient, asyncio.timeout(60):
+            sent = asyncio.create_task(patient.submit(batch()))
+            await announce_source(settings)
+            assert (await sent).jobs == 1
+            other = batch(name="other")
+            other["groups"][0]["task"]["data_source"] = "ecko"
+            with pytest.raises(ServiceError, match=r"no worker has announced the data source 'ecko'.*'echo'"):
+                await patient.submit(other)

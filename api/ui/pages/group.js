@@ -6,7 +6,7 @@ import { badge, crumbs, facts, h, heading, section, table } from "../dom.js";
 import { fixed, runOf, seconds, to, whole } from "../format.js";
 import { rewards } from "./groups_table.js";
 
-const OPEN = new Set(["waiting", "running", "due", "parked"]);
+const OPEN = new Set(["waiting", "running", "due", "paused", "parked"]);
 
 export const title = ([group]) => `Group ${group}`;
 export const topic = ([group]) => group;

@@ -16,7 +16,7 @@ export function view({ status, now_ms, cut, changes, attempts }, [job]) {
     crumbs(["Runs", "#/runs"], [run, to.run(run)], [status.batch_id, to.batch(run, status.batch_id)],
       [status.group_id, to.group(run, status.group_id)], [`sample ${job.split(":")[2]}`]),
     heading(`Job ${job}`, badge(status.outcome ?? status.state), status.archived ? badge("archived") : null),
-    !viewing && status.state !== "done" && actions("job", job, status.state === "parked" ? "resume" : "pause", "cancel"),
+    !viewing && status.state !== "done" && actions("job", job, status.state === "paused" ? "resume" : "pause", "cancel"),
     h("p", { class: "why" }, status.why),
     status.note && h("p", { class: "fine" }, status.note),
     status.error && section("Error", [h("p", {}, `${status.error.type} (${status.error.cause ?? "worker"}): ${status.error.message}`), h("pre", {}, status.error.traceback ?? "")]),

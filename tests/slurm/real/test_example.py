@@ -55,11 +55,12 @@ async def test_the_demos_tasks_run_over_three_nodes_though_one_dies(cluster: Clu
             await until(lambda: all_busy(shared, dying, still), within_s=120)
         except TimeoutError:
             logs = "\n".join(f"== {log.name}\n{log.read_text()[-2000:]}" for log in (shared / "logs").iterdir())
-            pytest.fail(
-                f"not all nodes were busy at once; the policy is {still}; the trainer {trainer.returncode}\n{logs}"
-            )
+            if trainer.returncode is not None:
+                logs += (await trainer.communicate())[1].decode()
+            pytest.fail(f"not all nodes were busy at once; the policy is {still}\n{logs}")
         cluster.admin("lose", *dying)
-        await tell(*still, "resume")
+        for address in still:
+            await tell(address, "resume")
         _, said = await asyncio.wait_for(trainer.communicate(), 300)
         assert trainer.returncode == 0, said
         samples = [json.loads(line) for line in out.read_text().splitlines()]
