@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,8 @@ def test_one_connection_that_cannot_be_joined_is_dropped_and_the_next_one_served
 
     def serve() -> None:
         with contextlib.suppress(StopIteration):
-            forwarding.serve(Twice(listener), "socket")
+            twice: Any = Twice(listener)
+            forwarding.serve(twice, "socket")
 
     monkeypatch.chdir(tmp_path)  # a socket's path is short
     with socket.socket(socket.AF_UNIX) as there, socket.create_server(("127.0.0.1", 0)) as listener:
