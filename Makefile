@@ -60,9 +60,8 @@ agents: sandbox-tools  ## third-party agents that tests run: mini-swe-agent, Cod
 harnesses: agents  ## all third-party agents: OpenCode too (another 180 MB)
 	@ops/agents.sh $(STATE) opencode
 
-test-harnesses: harnesses  ## Codex, Claude Code, OpenCode, mini-swe-agent unmodified in both kinds of sandboxes (ten minutes)
-	PRORL_SANDBOX_TOOLS=$(STATE) PRORL_HARNESSES='codex claude-code opencode mini-swe-agent' $(PY) -m pytest -q \
-	  --durations 0 --durations-min 1 tests/harnesses tests/external/test_mini_swe_agent.py
+test-harnesses: harnesses  ## Codex, Claude Code, OpenCode, mini-swe-agent unmodified in both kinds of sandboxes, as a table (three minutes)
+	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m tests.harnesses
 
 test-tasks: setup task-cases trainer-types swe-images swe-table agents  ## every task family against its oracle and hacks, as a table; agents of others
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -n $(CORES) --dist loadgroup tests/handlers tests/swe tests/external

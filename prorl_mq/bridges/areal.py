@@ -10,6 +10,7 @@ Rows are those of `tasks` (`sources` renames data sources); `messages` is the pr
 * Limits: `gconfig.max_new_tokens` is that of a response, `gconfig.max_tokens` that of the whole sequence.
 * Rows: AReaL normalises rewards over groups of `n_samples` sequences, so a sample is one row, drawn by its share of
   the sample's trained tokens.
+* An evaluation's rollouts are those whose workflow context says so.
 * A sample that was lost is None, AReaL's word for a trajectory that is not trained on; the log has the cause.
 """
 
@@ -17,13 +18,12 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from prorl_mq.bridges.tasks import task_of
-from prorl_mq.bridges.theirs import imported
-from prorl_mq.client.rollouts import sampling_of, shared
+from prorl_mq.bridges.theirs import ServiceRun, imported
+from prorl_mq.client.rollouts import sampling_of
 from prorl_mq.converters.limits import FittedRow, drawn, fitted
 from prorl_mq.converters.rollout import Rollout
 from prorl_mq.errors import NotTrainable, ServiceError
-from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.messages import Purpose, Sampling
 
 ALL_TOKENS = 10**8  # AReaL's word for no limit of top-k
 UNKNOWN = -1  # the version of a token that was not sampled
@@ -53,15 +53,16 @@ def workflow(theirs: Any) -> type:
             token: str | None = None,
             sources: Mapping[str, str] | None = None,
         ) -> None:
-            self._url, self._gconfig, self._run_id, self._token = url, gconfig, run_id, token
-            self._sources = dict(sources or {})
+            self._run = ServiceRun(url=url, run_id=run_id, token=token, sources=dict(sources or {}))
+            self._gconfig = gconfig
 
         async def arun_episode(self, engine: Any, data: dict[str, Any]) -> Any:
             del engine  # the service has the pool
-            rollouts = await shared(self._url, self._run_id, token=self._token)
-            task = task_of(data, self._sources)
+            rollouts, task = await self._run.rollouts(), self._run.task(data)
+            evaluates = imported("areal.infra.workflow_context", "areal>=1.0").get().is_eval
+            purpose = Purpose.EVAL if evaluates else Purpose.TRAIN
             try:
-                [found] = await rollouts.of(task, sampling=_sampling(self._gconfig))
+                [found] = await rollouts.of(task, sampling=_sampling(self._gconfig), purpose=purpose)
                 rows = fitted(found, response_length=getattr(self._gconfig, "max_new_tokens", None))
             except (NotTrainable, ServiceError) as error:
                 log.warning("a sample is left out: %s", error)

@@ -12,12 +12,10 @@ that trains on the ids of the steps (its unified trainer); it is in no package r
   trajectory, and so no part in a baseline.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from prorl_mq.bridges.tasks import task_of
-from prorl_mq.bridges.theirs import imported
-from prorl_mq.client.rollouts import sampling_of, shared
+from prorl_mq.bridges.theirs import InRun, imported
+from prorl_mq.client.rollouts import sampling_of
 from prorl_mq.converters import rllm
 from prorl_mq.converters.rollout import Rollout
 from prorl_mq.schema.messages import Purpose, Sampling
@@ -36,27 +34,16 @@ def __getattr__(name: str) -> Any:
 def workflow(theirs: Any) -> type:
     """The class for a module that has `Workflow`."""
 
-    class ProrlWorkflow(theirs.Workflow):  # type: ignore[misc]
+    class ProrlWorkflow(InRun, theirs.Workflow):  # type: ignore[misc]
         """One sample a run. Its sampling is that of the trainer's rollout engine, which generates nothing itself."""
 
-        def __init__(
-            self,
-            *args: Any,
-            url: str,
-            run_id: str = "rllm",
-            token: str | None = None,
-            sources: Mapping[str, str] | None = None,
-            **kwargs: Any,
-        ) -> None:
-            super().__init__(*args, **kwargs)
-            self._url, self._run_id, self._token = url, run_id, token
-            self._sources = dict(sources or {})
+        run_id = "rllm"
 
         async def run(self, task: dict[str, Any], uid: str, **_: Any) -> Any:
             validates = bool(getattr(self.rollout_engine, "is_validation", False))
-            rollouts = await shared(self._url, self._run_id, token=self._token)
+            rollouts = await self._run.rollouts()
             [found] = await rollouts.of(
-                task_of(task, self._sources),
+                self._run.task(task),
                 sampling=_sampling(self.rollout_engine, validates=validates),
                 purpose=Purpose.EVAL if validates else Purpose.TRAIN,
             )

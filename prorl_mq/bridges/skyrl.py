@@ -21,9 +21,8 @@ from typing import Any
 
 import msgspec
 
-from prorl_mq.bridges.tasks import plain, task_of
-from prorl_mq.bridges.theirs import imported
-from prorl_mq.client.rollouts import Rollouts, sampling_of, shared
+from prorl_mq.bridges.theirs import ServiceRun, imported
+from prorl_mq.client.rollouts import Rollouts, sampling_of
 from prorl_mq.converters import skyrl
 from prorl_mq.converters.rollout import Rollout
 from prorl_mq.errors import NotTrainable, ProrlError
@@ -56,14 +55,14 @@ def generator(theirs: Any) -> type:
             token: str | None = None,
             sources: Mapping[str, str] | None = None,
         ) -> None:
-            self._url, self._cfg, self._run_id, self._token = url, cfg, run_id, token
-            self._sources = dict(sources or {})
+            self._run = ServiceRun(url=url, run_id=run_id, token=token, sources=dict(sources or {}))
+            self._cfg = cfg
 
         async def generate(self, input_batch: Any, *_: Any, **__: Any) -> Any:
             places = _groups(input_batch)
             sampling, purpose = _sampling(input_batch, self._cfg), _purpose(input_batch)
-            wanted = [(_task(input_batch, at[0], self._sources), len(at)) for at in places]
-            rollouts = await shared(self._url, self._run_id, token=self._token)
+            wanted = [(_task(input_batch, at[0], self._run), len(at)) for at in places]
+            rollouts = await self._run.rollouts()
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(_group(rollouts, task, n, sampling, purpose)) for task, n in wanted]
             found: list[Rollout | None] = [None] * len(input_batch["prompts"])
@@ -81,15 +80,16 @@ def generator(theirs: Any) -> type:
     return ProrlGenerator
 
 
-def _task(batch: Any, place: int, sources: Mapping[str, str]) -> Task:
+def _task(batch: Any, place: int, run: ServiceRun) -> Task:
     extras = dict((batch.get("env_extras") or {place: {}})[place] or {})
     asked = (batch.get("trajectory_ids") or {place: None})[place]
     name = str(asked.instance_id if asked is not None else f"prompt-{place}")
-    source = batch["env_classes"][place]
-    if extras.get("prorl") is None and not extras.keys() & {"reward_spec", "reward_model"}:
-        return Task(task_id=name, data_source=sources.get(source, source), payload=plain(extras, "env_extras"))
-    made = task_of({**extras, "prompt": batch["prompts"][place], "data_source": source}, sources)
-    return msgspec.structs.replace(made, task_id=name)
+    row = {**extras, "data_source": batch["env_classes"][place]}
+    if extras.get("prorl") is not None or extras.keys() & {"reward_spec", "reward_model"}:
+        row["prompt"] = batch["prompts"][place]
+    else:  # all columns are the payload
+        row = {"data_source": row["data_source"], "egress": extras.pop("egress", None), "extra_info": extras}
+    return msgspec.structs.replace(run.task(row), task_id=name)
 
 
 def _output(found: Sequence[Rollout | None], causes: Sequence[str], asked: Sequence[Any], cfg: Any) -> Any:

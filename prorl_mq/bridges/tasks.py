@@ -7,7 +7,8 @@
 | `data_source` without an answer | `extra_info` is the payload |
 
 An answer is `reward_model.ground_truth` (verl), `reward_spec.ground_truth` (SkyRL), or a column `ground_truth`, `answer`,
-`expected_answer` or `label`. EVAL alone sees it: task families seal these fields.
+`expected_answer` or `label`. EVAL alone sees it: task families seal these fields. The hosts that the task's sandbox may
+reach are a column `egress`, or `egress` of `extra_info`.
 """  # noqa: E501 - a table
 
 import hashlib
@@ -40,13 +41,30 @@ def task_of(row: Mapping[str, Any], sources: Mapping[str, str] | None = None) ->
         raise InvalidTask(f"the row names no `data_source`, nor a task in `prorl`; it has {', '.join(map(str, row))}")
     extra = plain(row.get("extra_info") or {}, "extra_info")
     extra = dict(extra) if isinstance(extra, dict) else {}
+    hosts = egress_of(row, extra)
     model = _reward_model(row)
     if model is None:
         payload = {name: value for name, value in extra.items() if name not in {"index", "split"}}
     else:
         payload = {"prompt": _prompt(row), "reward_model": model} | ({"extra_info": extra} if extra else {})
     source = str(source)
-    return Task(task_id=_name(row, extra, payload), data_source=(sources or {}).get(source, source), payload=payload)
+    name = _name(row, extra, payload)
+    return Task(task_id=name, data_source=(sources or {}).get(source, source), payload=payload, egress=hosts)
+
+
+def egress_of(row: Mapping[str, Any], extra: dict[str, Any]) -> list[str]:
+    """Takes the hosts that a row lists out of `extra`, where the row has no column of them; none where it lists none.
+
+    Raises `InvalidTask` for anything but a list of texts.
+    """
+    inner = extra.pop("egress", None)
+    hosts = plain(row.get("egress"), "egress")
+    hosts = inner if hosts is None else hosts
+    if hosts is None:
+        return []
+    if not isinstance(hosts, list) or not all(isinstance(each, str) for each in hosts):
+        raise InvalidTask(f"the column `egress` is no list of hosts, NAME or NAME:PORT, but {hosts!r:.200}")
+    return hosts
 
 
 def plain(value: Any, column: str) -> Any:

@@ -1,10 +1,16 @@
-"""A bridge's needs from outside: a trainer's modules, and the service's address."""
+"""A bridge's needs from outside: a trainer's modules, and the service with the rows that it is asked for."""
 
 import importlib
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+import msgspec
+
+from prorl_mq.bridges.tasks import task_of
+from prorl_mq.client.rollouts import Rollouts, shared
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.schema.messages import Task
 
 
 def imported(module: str, package: str) -> Any:
@@ -27,3 +33,39 @@ def address() -> tuple[str, str | None]:
     if not url:
         raise ConfigurationError("PRORL_URL is not set: it is the address of the service, http://HOST:8080")
     return url, os.environ.get("PRORL_TOKEN")
+
+
+class ServiceRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of the service, as a bridge's object keeps it: plain data, which travels to other processes.
+
+    Connections belong to the event loop that asks, and are opened there.
+    """
+
+    url: str
+    run_id: str
+    token: str | None = None
+    sources: Mapping[str, str] = {}  # data sources of rows, and those of task families
+
+    async def rollouts(self) -> Rollouts:
+        return await shared(self.url, self.run_id, token=self.token)
+
+    def task(self, row: Mapping[str, Any]) -> Task:
+        return task_of(row, self.sources)
+
+
+class InRun:
+    """In front of a trainer's class, which takes arguments of its own: takes ours out of them."""
+
+    run_id: ClassVar[str]
+
+    def __init__(
+        self,
+        *args: Any,
+        url: str,
+        run_id: str | None = None,
+        token: str | None = None,
+        sources: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._run = ServiceRun(url=url, run_id=run_id or self.run_id, token=token, sources=dict(sources or {}))

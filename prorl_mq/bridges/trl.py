@@ -10,6 +10,7 @@ one group. TRL makes importance ratios of the log-probabilities only with `use_v
   `trainer_of` makes takes all: advantages are those of samples, and a row's weight is 1 in losses that average tokens
   (`dapo`, the default, `bnpo`, `cispo`, `vespo`), and its share where each row is averaged first (`grpo`, `sapo`,
   `luspo`). With `beta` above 0 the KL term is averaged over rows.
+* Rollouts of TRL's evaluation are evaluations.
 * A sample that was lost is a token of mask 0 whose reward is None: TRL leaves it out of the baseline. The log has the
   cause. `NotTrainable` if nothing is left in any process.
 """
@@ -27,7 +28,7 @@ from prorl_mq.client.rollouts import Rollouts, sampling_of
 from prorl_mq.converters.limits import FittedRow, drawn, fitted
 from prorl_mq.converters.rollout import Rollout
 from prorl_mq.errors import NotTrainable, ProrlError
-from prorl_mq.schema.messages import Sampling, Task
+from prorl_mq.schema.messages import Purpose, Sampling, Task
 
 T = TypeVar("T")
 Output = dict[str, list[Any]]
@@ -47,6 +48,7 @@ def rollout_func(
         given = {"temperature": args.temperature, "top_p": args.top_p, "top_k": _top_k(args)}
         given |= {name: getattr(args, name, None) for name in ("repetition_penalty", "min_p")}
         sampling = sampling_of(given, max_tokens=length, max_tokens_per_turn=length)
+        purpose = Purpose.TRAIN if trainer.model.training else Purpose.EVAL  # as TRL tells the two apart
         groups = [(task_of(prompt), len(list(same))) for prompt, same in itertools.groupby(prompts)]
 
         async def ask() -> list[tuple[list[Rollout], str]]:
@@ -55,7 +57,7 @@ def rollout_func(
                 Rollouts(client, run_id) as rollouts,
                 asyncio.TaskGroup() as tasks,
             ):
-                asked = [tasks.create_task(_group(rollouts, task, n, sampling)) for task, n in groups]
+                asked = [tasks.create_task(_group(rollouts, task, n, sampling, purpose)) for task, n in groups]
             return [each.result() for each in asked]
 
         came = _finished(ask)
@@ -93,9 +95,11 @@ def _top_k(args: Any) -> int | None:
     return getattr(args, "top_k", None) or None
 
 
-async def _group(rollouts: Rollouts, task: Task, n: int, sampling: Sampling) -> tuple[list[Rollout], str]:
+async def _group(
+    rollouts: Rollouts, task: Task, n: int, sampling: Sampling, purpose: Purpose
+) -> tuple[list[Rollout], str]:
     try:
-        came = await rollouts.ask(task, n=n, sampling=sampling)
+        came = await rollouts.ask(task, n=n, sampling=sampling, purpose=purpose)
     except ProrlError as error:
         return [], f"task {task.task_id!r}: {type(error).__name__}: {error}"
     return came.rollouts, came.lost

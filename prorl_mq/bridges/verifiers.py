@@ -30,7 +30,7 @@ from prorl_mq.client import AsyncClient
 from prorl_mq.client.rollouts import Rollouts, sampling_of
 from prorl_mq.converters.rollout import Piece, Rollout, pieces, said
 from prorl_mq.errors import ProrlError
-from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.messages import Purpose, Sampling
 from prorl_mq.schema.trajectory import Segment
 
 try:
@@ -88,6 +88,8 @@ class ProrlEnvConfig(vf.EnvConfig):
     token: str | None = None
     sources: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
     """Data sources of rows, and those of task families."""
+    purpose: Purpose = Purpose.TRAIN
+    """`eval` in the environment of an evaluation: a request does not tell."""
 
 
 class ProrlEnv(vf.Env[ProrlEnvConfig]):
@@ -112,7 +114,8 @@ class ProrlEnv(vf.Env[ProrlEnvConfig]):
         try:
             async with asyncio.timeout(self.config.timeout.episode):
                 wanted = task_of(task.data.row, self.config.sources)
-                [found] = await self._rollouts.of(wanted, sampling=_sampling(ctx.sampling, self.config.agent))
+                sampling = _sampling(ctx.sampling, self.config.agent)
+                [found] = await self._rollouts.of(wanted, sampling=sampling, purpose=self.config.purpose)
             trace = trace_of(found, about, AgentInfo(config=self.config.agent))
         except (ProrlError, TimeoutError) as error:
             episode.is_timeout = isinstance(error, TimeoutError)

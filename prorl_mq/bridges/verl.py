@@ -11,22 +11,26 @@ or `default_agent_loop: prorl`, chooses it. Rows are those of `tasks`; `sources`
   count a sample in its baseline as often as it has rows. With `loss_agg_mode: token-mean`, its default, a row's weight
   is 1. With another estimator, with a loss that averages each sequence first, and in workers that take one sequence, it
   gets the one row that is drawn by its share of the tokens.
+* A validation's rollouts are evaluations, with the sampling of `rollout.val_kwargs`; each of its `n` is a call.
 * A sample that was lost raises `NotTrainable` with the cause: verl's trainer then draws the prompt again. The worker
   of `use_v1: false` gives up the batch.
 """
 
+import sys
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any, Final
 
-from prorl_mq.bridges.tasks import task_of
-from prorl_mq.bridges.theirs import imported
-from prorl_mq.client.rollouts import sampling_of, shared
+from prorl_mq.bridges.theirs import InRun, imported
+from prorl_mq.client.rollouts import sampling_of
 from prorl_mq.converters import verl
 from prorl_mq.converters.rollout import Rollout, draw
-from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.messages import Purpose, Sampling
 
 MODULE = "verl.experimental.agent_loop.agent_loop"
 TOKEN_MEANS: Final = frozenset({"token-mean", "token-sum"})
+WORKERS_CALL: Final = "_run_agent_loop"  # of verl's worker, which awaits `run`
+CALLERS: Final = 4  # between the two at most: wrappers that trace
 ESTIMATORS: Final = frozenset({"grpo", "gae"})  # that count a sample once, however many rows it has
 
 
@@ -44,27 +48,17 @@ def agent_loop(theirs: Any, module: str = __name__, *, one_row: bool = False) ->
     `one_row`: the worker takes one sequence a sample, whatever the configuration says.
     """
 
-    class ProrlAgentLoop(theirs.AgentLoopBase):  # type: ignore[misc]
+    class ProrlAgentLoop(InRun, theirs.AgentLoopBase):  # type: ignore[misc]
         """One sample a call."""
 
-        def __init__(
-            self,
-            *args: Any,
-            url: str,
-            run_id: str = "verl",
-            token: str | None = None,
-            sources: Mapping[str, str] | None = None,
-            **kwargs: Any,
-        ) -> None:
-            super().__init__(*args, **kwargs)
-            self._url, self._run_id, self._token = url, run_id, token
-            self._sources = dict(sources or {})
+        run_id = "verl"
 
         async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
+            purpose = Purpose.EVAL if _validates(sys._getframe(1)) else Purpose.TRAIN  # noqa: SLF001
             lengths = _lengths(self.config.actor_rollout_ref.rollout)
-            rollouts = await shared(self._url, self._run_id, token=self._token)
+            rollouts = await self._run.rollouts()
             sampling = _sampling(sampling_params, lengths)
-            [found] = await rollouts.of(task_of(row, self._sources), sampling=sampling)
+            [found] = await rollouts.of(self._run.task(row), sampling=sampling, purpose=purpose)
             takes_rows = not one_row and _takes_rows(self.config)
             made = [theirs.AgentLoopOutput(**each) for each in rows(found, lengths, takes_rows=takes_rows)]
             return made if takes_rows else made[0]
@@ -80,6 +74,18 @@ def rows(found: Rollout, lengths: dict[str, int | None], *, takes_rows: bool) ->
     if takes_rows:
         return made
     return [made[draw(found.sample.job_id, [each["extra_fields"]["share"] for each in made])]]
+
+
+def _validates(caller: FrameType | None) -> bool:
+    """True in a validation, of which verl's worker tells a loop nothing: it awaits the loop, and knows."""
+    for _ in range(CALLERS):
+        if caller is None:
+            return False
+        told = caller.f_locals.get("trajectory")
+        if caller.f_code.co_name == WORKERS_CALL and isinstance(told, Mapping):
+            return bool(told.get("validate"))
+        caller = caller.f_back
+    return False
 
 
 def _takes_rows(config: Any) -> bool:

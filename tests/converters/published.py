@@ -26,6 +26,17 @@ def published(module: str, wanted: Sequence[str], given: Mapping[str, Any]) -> A
     return namespace
 
 
+def published_method(module: str, kind: str, name: str, given: Mapping[str, Any]) -> Any:
+    """A method of a class, as a function: its class may have bases and fields that are not at hand."""
+    path = _fetched(module)
+    [owner] = [node for node in ast.parse(path.read_text()).body if _name(node) == kind]
+    assert isinstance(owner, ast.ClassDef)
+    [found] = [each for each in owner.body if isinstance(each, ast.AsyncFunctionDef) and each.name == name]
+    namespace = dict(given)
+    exec(compile(ast.Module([found], []), str(path), "exec"), namespace)
+    return namespace[name]
+
+
 def importable(monkeypatch: pytest.MonkeyPatch) -> Path:
     """Lets the test import the packages that were fetched whole; what they depend on is there only in part."""
     place = _fetched("whole")

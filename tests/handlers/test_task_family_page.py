@@ -5,16 +5,21 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from prorl_mq.errors import ConfigurationError
-from workers.handler import Handler
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.schema.trajectory import Segment, Trajectory
+from tests.sandbox.conftest import TOOLS_DIR
+from workers.handler import Handler, Prepared, Ran, Run, Score
 from workers.rehearsal.__main__ import made
 from workers.rehearsal.check import BrokenPromise, Checking
-from workers.rehearsal.stages import rehearsing
+from workers.rehearsal.stages import rehearsing, task_of
 
 ROOT = Path(__file__).parents[2]
 CLI = "import sys; from prorl_mq.cli import main; sys.exit(main())"
@@ -121,3 +126,31 @@ async def test_a_family_without_examples_cannot_be_checked() -> None:
     async with rehearsing(None) as rehearsal:
         with pytest.raises(BrokenPromise, match="HumanEval has no examples"):
             await Checking(made("workers.handlers.human_eval"), rehearsal).lines()
+
+
+@pytest.mark.anyio
+@pytest.mark.slow
+async def test_a_family_with_a_sandbox_is_rehearsed_as_the_page_says() -> None:
+    """INIT's file is in the sandbox that RUN finds, and EVAL runs what RUN has exported in a fresh one."""
+    section = PAGE.partition("## With a sandbox")[2].partition("\n## ")[0]
+    methods, rehearsal = re.findall(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    typed: dict[str, Any] = {"Prepared": Prepared, "Score": Score, "rehearsing": rehearsing}
+    exec(methods + rehearsal, typed)
+
+    class MyFamily:
+        data_sources: Sequence[str] = ("sorting",)
+        schema = Schema()
+        needs_sandbox = True
+        init, eval = typed["init"], typed["eval"]
+
+        async def run(self, context: Run) -> Ran:
+            assert context.sandbox is not None
+            found = await context.sandbox.read_file("/workspace/data.txt")
+            row = Segment(prompt_ids=[1], response_ids=[], loss_mask=[], logprobs=[])
+            made = Trajectory(segments=[row], turns=[], stop_reason="finish")
+            program = "print(*sorted(input().split()))" if found == b"3 1 2\n" else ""
+            return Ran(trajectory=made, export=program)
+
+    typed["MyFamily"] = MyFamily
+    _, score = await typed["rollout"](task_of(MyFamily(), {}), [], TOOLS_DIR)
+    assert score.reward == 1.0

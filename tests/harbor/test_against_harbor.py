@@ -46,12 +46,18 @@ TASKS = {
     "artifacts": toml("", 'artifacts = ["/out/a", {source = "/out/b", destination = "c", exclude = ["*.o"]}]'),
     "a separate verifier": toml("verifier", 'environment_mode = "separate"\ncollect = [{command = "x"}]'),
     "an image of the verifier's": toml("verifier", 'environment = {docker_image = "v", memory = "1G"}'),
+    "hosts": toml("environment", 'network_mode = "allowlist"\nallowed_hosts = ["a.org", "b.org"]')
+    + '[verifier]\nnetwork_mode = "no-network"\n',
+    "hosts of the agent's": toml("agent", 'network_mode = "allowlist"\nallowed_hosts = ["a.org"]'),
     "an offline phase": toml("verifier", 'network_mode = "no-network"') + '[agent]\nnetwork_mode = "no-network"\n',
 }  # fmt: skip
 BROKEN = {
     "no TOML": "a =",
     "a wrong type": toml("agent", 'timeout_sec = "soon"'),
     "a wrong network": toml("environment", 'network_mode = "wifi"'),
+    "hosts without a mode": toml("agent", "allowed_hosts = []"),
+    "hosts in another mode": toml("environment", 'network_mode = "no-network"\nallowed_hosts = ["a.org"]'),
+    "a host that is none": toml("agent", 'network_mode = "allowlist"\nallowed_hosts = ["a.org:1"]'),
     "two sizes": toml("environment", 'memory = "2G"\nmemory_mb = 5'),
     "shared and not": toml("verifier", 'environment_mode = "shared"\nenvironment = {docker_image = "a"}'),
     "an artifact above": toml("", 'artifacts = ["/a/../b"]'),

@@ -8,11 +8,16 @@ import pytest
 from prorl_mq.schema.task_schema import split
 from tests.harbor.tasks import toml, write
 from workers.handlers.harbor import dataset, files
-from workers.handlers.harbor.family import Harbor
+from workers.handlers.harbor.family import Harbor, told
 from workers.handlers.harbor.reading import BadTask, read_task
 from workers.handlers.harbor.row import row_of
 from workers.handlers.rows import BadRow
 from workers.rehearsal.stages import task_of
+
+
+def hosts(table: str, listed: str) -> str:
+    return toml(table, f'network_mode = "allowlist"\nallowed_hosts = [{listed}]')
+
 
 REFUSED = {
     "an unknown table": (toml("extras", "a = 1"), "unknown field extras"),
@@ -23,8 +28,26 @@ REFUSED = {
     "steps": (toml("", 'steps = [{name = "one"}]'), "tasks of several steps"),
     "a network": (toml("environment", 'network_mode = "public"'), "sandboxes have no network"),
     "an old network": (toml("environment", "allow_internet = true"), "environment.network_mode = 'public'"),
-    "a network of the agent's": (toml("agent", 'network_mode = "allowlist"'), "agent.network_mode"),
-    "hosts": (toml("environment", 'network_mode = "allowlist"\nallowed_hosts = ["a.org"]'), "no network"),
+    "a network of the agent's": (toml("agent", 'network_mode = "public"'), "agent.network_mode"),
+    "hosts of the verifier's, too": (
+        hosts("environment", '"a.org"'), "reach a.org, and EVAL has no network",
+    ),
+    "hosts of the verifier's alone": (hosts("verifier", '"a.org"'), "the verifier may reach a.org"),
+    "hosts of an environment of the verifier's": (
+        toml("verifier.environment", 'docker_image = "a"\nnetwork_mode = "allowlist"\nallowed_hosts = ["a.org"]'),
+        "the verifier may reach a.org",
+    ),
+    "a pattern": (hosts("agent", '"a.org", "*.b.org"'), "agent.allowed_hosts: '*.b.org': only exact names"),
+    "an address": (hosts("agent", '"192.0.2.1"'), "agent.allowed_hosts: '192.0.2.1'"),
+    "addresses": (hosts("agent", '"192.0.2.0/24"'), "agent.allowed_hosts: '192.0.2.0/24'"),
+    "a new address": (hosts("agent", '"2001:db8::1"'), "agent.allowed_hosts: '2001:db8::1'"),
+    "a port": (hosts("agent", '"a.org:8443"'), "agent.allowed_hosts: 'a.org:8443'"),
+    "many hosts": (hosts("agent", ", ".join(f'"a{at}.org"' for at in range(65))), "a task lists at most 64 hosts"),
+    "hosts without a mode": (toml("agent", "allowed_hosts = []"), "agent.allowed_hosts needs agent.network_mode"),
+    "hosts in another mode": (
+        toml("environment", 'network_mode = "no-network"\nallowed_hosts = ["a.org"]'),
+        "environment.allowed_hosts needs",
+    ),
     "a GPU": (toml("environment", "gpus = 1"), "environment.gpus: sandboxes have no GPU"),
     "a TPU": (toml("environment", 'tpu = {type = "v4", topology = "2x2"}'), "environment.tpu"),
     "Windows": (toml("environment", 'os = "Windows"'), "environment.os = 'windows'"),
@@ -93,6 +116,29 @@ def test_a_task_that_says_little_gets_harbors_defaults_and_no_network_is_asked_f
         ["/logs"],
     )
     assert (task.hidden.timeout_s, task.row.agent_timeout_s, task.row.memory_mb) == (600.0, None, None)
+
+
+OFFLINE = '[verifier]\nnetwork_mode = "no-network"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "egress"),
+    [
+        (hosts("agent", '"PyPI.org.", "a.org", "a.org"'), ["pypi.org", "a.org"]),
+        (hosts("environment", '"a.org"') + OFFLINE, ["a.org"]),
+        (hosts("environment", '"a.org"') + OFFLINE
+         + '[agent]\nnetwork_mode = "allowlist"\nallowed_hosts = ["b.org"]\n', ["b.org"]),
+        (hosts("environment", '"a.org"') + OFFLINE
+         + '[agent]\nnetwork_mode = "no-network"\n', []),
+        (hosts("agent", ""), []),
+    ],
+    ids=["the agent's", "the environment's", "the agent's before it", "the agent without", "none"],
+)  # fmt: skip
+def test_hosts_of_the_agents_are_the_tasks_egress_and_it_is_told(tmp_path: Path, text: str, egress: list[str]) -> None:
+    task = read_task(write(tmp_path / "task", {"task.toml": text}))
+    assert dataset.line(task).get("egress", []) == egress
+    said = told(task.row, egress)
+    assert ("There is no network." in said, *(each in said for each in egress)) == (not egress, *[True] * len(egress))
 
 
 def test_old_spellings_are_read(tmp_path: Path) -> None:

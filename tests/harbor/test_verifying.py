@@ -12,6 +12,7 @@ from prorl_mq.schema.task_schema import limits_for
 from tests.handlers.conftest import provider
 from tests.harbor.tasks import IMAGE, SOLVED, toml, write
 from tests.sandbox.conftest import TOOLS_DIR
+from workers.egress.opening import VARIABLE, EgressRefused
 from workers.handler import Score
 from workers.handlers.clocks import OF_THE_BUDGET
 from workers.handlers.harbor import artefact, verifying
@@ -205,3 +206,15 @@ async def test_a_check_tells_of_each_task_whether_oracle_and_nop_earn_what_they_
         ("oracle", 1.0, None), ("nop", 1.0, "it earns 1, and should earn 0"),
         ("reader", None, "there is no instruction.md in it"),
     ]  # fmt: skip
+
+
+async def test_hosts_of_a_task_are_asked_of_the_operator(
+    rehearsal: Rehearsal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = toml("agent", 'network_mode = "allowlist"\nallowed_hosts = ["a.example"]')
+    task = read_task(write(tmp_path / "task", {"task.toml": text}))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(EgressRefused, match=r"the task lists a\.example"):
+        await earned(rehearsal, task, Nop())
+    monkeypatch.setenv(VARIABLE, "a.example")
+    assert await earned(rehearsal, task, Nop()) == 0.0

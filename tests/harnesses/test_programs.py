@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.trajectory import Trajectory
 from sandbox.protocol import Sandbox
 from tests.harnesses.programs import CHOSEN, PROGRAMS, done, is_title, waits
 from tests.harnesses.relay import PROGRAM as RELAY
@@ -35,6 +36,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
 LEAD = [name for name in CHOSEN if PROGRAMS[name].spawn is not None]
 COMPACT = [name for name in CHOSEN if PROGRAMS[name].compaction]
 TITLE = "A title"
+Measured = Callable[[PromptedPolicy, Trajectory | None], list[str]]
 
 
 @pytest.fixture(params=ISOLATED if len(CHOSEN) > 2 else ISOLATED[1:])
@@ -54,6 +56,22 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def boxed(create: Create, name: str) -> Sandbox:
     return await create(door=True, mounts=[await asyncio.to_thread(mount_of, name)])
+
+
+@pytest.fixture
+def measured(request: pytest.FixtureRequest) -> Measured:
+    """Asserts that a rollout is recorded exactly, and tells its figures to `python -m tests.harnesses`."""
+
+    def told(policy: PromptedPolicy, trajectory: Trajectory | None) -> list[str]:
+        left = is_recorded_exactly(policy, trajectory)
+        assert trajectory is not None
+        trained = [sum(row.loss_mask) for row in trajectory.segments]
+        sampled = sum(len(each.ids) for each in policy.sampled)
+        figures = [len(policy.sampled), sampled, sum(trained), sum(map(bool, trained))]  # in the order of the table
+        request.node.user_properties.append(("figures", figures))
+        return left
+
+    return told
 
 
 async def ran(
@@ -78,7 +96,7 @@ def scripted(turns: Mapping[int, str], last: str) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-async def test_its_tools_work_and_its_conversation_is_one_row(create: Create, name: str) -> None:
+async def test_its_tools_work_and_its_conversation_is_one_row(create: Create, name: str, measured: Measured) -> None:
     """Two calls at once, with characters that clients escape in ways of their own."""
     bash = PROGRAMS[name].bash
     both = bash("printf 'é<%s>' $((40+2)) > one") + "\n" + bash('echo "a  b" > two; cat one')
@@ -87,7 +105,7 @@ async def test_its_tools_work_and_its_conversation_is_one_row(create: Create, na
     result = await ran(box, harness(name), policy)
     assert (result.stop.reason, result.exit_code) == ("finish", 0), result.printed
     assert (await box.run(["cat", "/workspace/one", "/workspace/two"])).stdout.decode() == "é<42>a  b\n"
-    left = is_recorded_exactly(policy, result.trajectory)
+    left = measured(policy, result.trajectory)
     assert [text.removesuffix("<|im_end|>") for text in left] == ([TITLE] if name == "opencode" else [])
     assert result.trajectory is not None
     assert sum(any(row.loss_mask) for row in result.trajectory.segments) == 1
@@ -96,7 +114,7 @@ async def test_its_tools_work_and_its_conversation_is_one_row(create: Create, na
 
 
 @pytest.mark.parametrize("name", LEAD)
-async def test_its_sub_agents_are_rows_of_their_own(create: Create, name: str) -> None:
+async def test_its_sub_agents_are_rows_of_their_own(create: Create, name: str, measured: Measured) -> None:
     """Two at once, each with a call. The tokens of all three conversations are trained."""
     program = PROGRAMS[name]
     assert program.spawn is not None
@@ -114,7 +132,7 @@ async def test_its_sub_agents_are_rows_of_their_own(create: Create, name: str) -
     policy = PromptedPolicy(say)
     result = await ran(await boxed(create, name), harness(name), policy)
     assert (result.stop.reason, result.exit_code) == ("finish", 0), result.printed
-    left = is_recorded_exactly(policy, result.trajectory)
+    left = measured(policy, result.trajectory)
     assert [text.removesuffix("<|im_end|>") for text in left] == ([TITLE] if name == "opencode" else [])
     assert result.trajectory is not None
     assert sum(any(row.loss_mask) for row in result.trajectory.segments) == 3
@@ -124,7 +142,7 @@ async def test_its_sub_agents_are_rows_of_their_own(create: Create, name: str) -
 
 
 @pytest.mark.parametrize("name", COMPACT)
-async def test_its_compaction_is_recorded_where_it_was_written(create: Create, name: str) -> None:
+async def test_its_compaction_is_recorded_where_it_was_written(create: Create, name: str, measured: Measured) -> None:
     program, outputs = PROGRAMS[name], iter(range(1, 99))
     summary = "<summary>Little is left to do.</summary>"
 
@@ -140,7 +158,7 @@ async def test_its_compaction_is_recorded_where_it_was_written(create: Create, n
     policy = PromptedPolicy(say)
     result = await ran(await boxed(create, name), harness(name), policy, room=program.room, max_turns=20)
     assert (result.stop.reason, result.exit_code) == ("finish", 0), result.printed
-    left = is_recorded_exactly(policy, result.trajectory)
+    left = measured(policy, result.trajectory)
     assert not [text for text in left if TITLE not in text]
     assert result.trajectory is not None
     summed = [turn for turn in result.trajectory.turns if turn.text.startswith(summary)]
@@ -150,7 +168,7 @@ async def test_its_compaction_is_recorded_where_it_was_written(create: Create, n
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-async def test_an_answer_that_breaks_off_is_asked_for_again(create: Create, name: str) -> None:
+async def test_an_answer_that_breaks_off_is_asked_for_again(create: Create, name: str, measured: Measured) -> None:
     """Whether the gateway notices it or not: what was sampled twice is trained once."""
     bash = PROGRAMS[name].bash
     policy = PromptedPolicy(scripted({0: bash("echo one")}, done(name)))
@@ -159,7 +177,7 @@ async def test_an_answer_that_breaks_off_is_asked_for_again(create: Create, name
     result = await ran(box, behind, policy)
     assert (await box.run(["cat", "/tmp/cut"])).exit_code == 0, "nothing was cut"
     assert (result.stop.reason, result.exit_code) == ("finish", 0), result.printed
-    left = is_recorded_exactly(policy, result.trajectory)
+    left = measured(policy, result.trajectory)
     assert result.trajectory is not None
     assert len(left) <= 2
     assert {turn.left_out for turn in result.trajectory.turns} <= {"", "side", "superseded", "unread"}
@@ -167,13 +185,13 @@ async def test_an_answer_that_breaks_off_is_asked_for_again(create: Create, name
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-async def test_a_limit_ends_it(create: Create, name: str) -> None:
+async def test_a_limit_ends_it(create: Create, name: str, measured: Measured) -> None:
     """It is told once: it does not ask again."""
     bash = PROGRAMS[name].bash
     policy = PromptedPolicy(lambda prompt: TITLE if is_title(prompt) else bash("echo on"))
     result = await ran(await boxed(create, name), harness(name), policy, max_turns=3)
     assert (result.stop.reason, result.stop.truncated_by) == ("max_turns", "turns"), result.printed
-    is_recorded_exactly(policy, result.trajectory)
+    measured(policy, result.trajectory)
     assert len(policy.sampled) == 3
 
 

@@ -20,9 +20,9 @@ class Tested(NamedTuple):
 
 
 TABLE = (
-    Tested("verl", "0.9.1", "parts", ("test_verl.py",)),
+    Tested("verl", "0.9.1", "parts", ("test_verl.py", "verls_is")),
     Tested("VeRL-Tool", "source of June 2026", "read", ("verl_tool",)),
-    Tested("SkyRL", "0.4.0", "parts", ("test_skyrl.py",)),
+    Tested("SkyRL", "0.4.0", "parts", ("test_skyrl.py", "skyrls_extras")),
     Tested("TRL", "1.16.0", "run", ("test_trl.py", "trl")),
     Tested("Agent Lightning", "1.0.2", "run", ("test_agent_lightning.py",)),
     Tested("verifiers", "0.4.0", "run", ("test_verifiers.py",)),
@@ -31,7 +31,7 @@ TABLE = (
     Tested("NeMo RL", "source of August 2026", "read", ("nemo_rl",)),
     Tested("rLLM", "source of August 2026", "read", ("test_rllm.py",)),
     Tested("slime, miles", "source of August 2026", "read", ("slime",)),
-    Tested("AReaL", "source of May 2026", "read", ("an_episode_is_one_sequence",)),
+    Tested("AReaL", "source of May 2026", "read", ("an_episode_is_one_sequence", "areals_is")),
 )
 
 

@@ -283,10 +283,14 @@ def of_trl(url: str) -> Callable[..., Any]:
     return trl.rollout_func(url, lambda each: Task(task_id=each, data_source=SOURCE, payload=question(float(each))))
 
 
+def trainer(args: Any, *, trains: bool = True, **more: Any) -> Any:
+    return types.SimpleNamespace(args=args, model=types.SimpleNamespace(training=trains), **more)
+
+
 async def test_trls_rollout_function_gives_samples_in_the_order_of_the_prompts(url: str, worker: Worker) -> None:
     args = types.SimpleNamespace(temperature=1.0, top_p=1.0, top_k=0, repetition_penalty=1.0, max_completion_length=8)
     async with serving(worker, 3):
-        made = await asyncio.to_thread(of_trl(url), ["0.5", "0.5", "0.25"], types.SimpleNamespace(args=args))
+        made = await asyncio.to_thread(of_trl(url), ["0.5", "0.5", "0.25"], trainer(args))
     assert trl.rewards(completions=[0] * 3, reward=made["reward"]) == [0.5, 0.5, 0.25]
     lengths = {name: [len(each) for each in made[name]] for name in ("completion_ids", "logprobs", "env_mask")}
     assert all(each == [7, 7, 7] for each in lengths.values())  # of 13, the rest is beyond TRL's length
@@ -296,24 +300,24 @@ async def test_trls_rollout_function_gives_samples_in_the_order_of_the_prompts(u
 async def test_a_sample_that_trl_loses_has_no_reward_and_no_part_in_a_baseline(url: str, worker: Worker) -> None:
     args = types.SimpleNamespace(temperature=1.0, top_p=1.0, max_completion_length=64)
     async with serving(worker, 5):
-        made = await asyncio.to_thread(of_trl(url), ["-1", "0.25"], types.SimpleNamespace(args=args))
+        made = await asyncio.to_thread(of_trl(url), ["-1", "0.25"], trainer(args))
         assert made["reward"] == [None, 0.25]
         assert [sum(mask) for mask in made["env_mask"]] == [0, 8]
         with pytest.raises(NotTrainable, match=r"no prompt of the batch.*infra_error"):
-            await asyncio.to_thread(of_trl(url), ["-1"], types.SimpleNamespace(args=args))
+            await asyncio.to_thread(of_trl(url), ["-1"], trainer(args))
 
 
 async def test_a_process_of_trls_that_lost_all_its_samples_raises_only_with_the_others(
     url: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     args = types.SimpleNamespace(temperature=1.0, top_p=1.0, max_completion_length=64)
-    trainer = types.SimpleNamespace(args=args, accelerator=types.SimpleNamespace(num_processes=2))
+    two = trainer(args, accelerator=types.SimpleNamespace(num_processes=2))
     async with serving(worker, 4):
         for others, loses in ((True, False), (False, True)):
             gathers = types.SimpleNamespace(gather_object=lambda mine, others=others: [*mine, others])
             monkeypatch.setitem(sys.modules, "accelerate.utils", gathers)
             with pytest.raises(NotTrainable) if loses else contextlib.nullcontext():
-                made = await asyncio.to_thread(of_trl(url), ["-1"], trainer)
+                made = await asyncio.to_thread(of_trl(url), ["-1"], two)
     assert (made["reward"], made["env_mask"]) == ([None], [[0]])
 
 
@@ -321,7 +325,7 @@ async def test_trls_rollout_function_runs_inside_an_event_loop_as_a_notebook_has
     args = types.SimpleNamespace(temperature=1.0, top_p=1.0, max_completion_length=64)
 
     async def cell() -> Any:
-        return of_trl(url)(["0.5"], types.SimpleNamespace(args=args))
+        return of_trl(url)(["0.5"], trainer(args))
 
     async with serving(worker, 1):
         made = await asyncio.to_thread(asyncio.run, cell())

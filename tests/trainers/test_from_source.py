@@ -1,5 +1,6 @@
 """Bridges written from source: slime and miles get a sample for each row, AReaL a sequence for each sample."""
 
+import sys
 import types
 from typing import Any
 
@@ -80,6 +81,8 @@ async def test_an_episode_is_one_sequence_with_every_array_aligned(
     url: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(areal, "tensors", areal.arrays)  # AReaL has torch
+    trains = types.SimpleNamespace(get=lambda: types.SimpleNamespace(is_eval=False))
+    monkeypatch.setitem(sys.modules, "areal.infra.workflow_context", trains)
     made = areal.workflow(types.SimpleNamespace(RolloutWorkflow=RolloutWorkflow))(url, GCONFIG)
     data = {"data_source": MATH, "messages": [{"role": "user", "content": "What is it?"}], "answer": "0.5"}
     async with serving(worker, 3):

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from verifiers.v1.serve.server import EnvServer
 from verifiers.v1.utils.loaders import load_environment
 
 from prorl_mq.bridges.verifiers import ProrlEnvConfig, trace_of
+from prorl_mq.client.rollouts import Rollouts
 from prorl_mq.converters.rollout import logprobs
+from prorl_mq.schema.messages import Purpose, Task
 from tests.api.service import Worker
 from tests.converters.made import ALL, compacted
 from tests.trainers.serving import EXAMPLES, row, serving, standard
@@ -63,6 +66,29 @@ async def test_an_episode_comes_over_its_wire_with_tokens_and_reward(
     assert [(each.ok, each.traces[0].reward) for each in found] == [(True, 0.25), (True, 0.5)]
     [branch] = found[0].traces[0].branches
     assert (len(branch.token_ids), sum(branch.sampled_mask), branch.logprobs[2:5]) == (15, 8, [-0.5, -1.0, -1.5])
+
+
+async def test_the_environment_of_an_evaluation_says_so(
+    settings_of_env: Any, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its configuration is that of a section of its own; a request does not tell."""
+    purposes: list[Purpose] = []
+    of = Rollouts.of
+
+    async def noted(self: Rollouts, task: Task, **more: Any) -> Any:
+        purposes.append(more["purpose"])
+        return await of(self, task, **more)
+
+    monkeypatch.setattr(Rollouts, "of", noted)
+    context = SimpleNamespace(sampling=vf.SamplingConfig(temperature=0.7, max_tokens=64))
+    async with serving(worker, 2):
+        for more in {}, {"purpose": "eval"}:
+            config = ProrlEnvConfig.model_validate({**settings_of_env.model_dump(), **more})
+            env = load_environment(config)
+            async with env.serving():
+                episode = await env.run_episode(next(iter(env.taskset)), context)
+            assert episode.ok
+    assert purposes == [Purpose.TRAIN, Purpose.EVAL]
 
 
 async def test_a_lost_sample_is_an_error_without_a_trace(

@@ -1,8 +1,9 @@
-"""Two steps of TRL's own GRPO trainer on a tiny model, as a user's program makes them.
+"""Two steps and an evaluation of TRL's own GRPO trainer on a tiny model, as a user's program makes them.
 
     python trl_training.py SERVICE_URL MODEL_DIR OUT_DIR
 
-It says `ready` before its first rollout, and then, as JSON, what TRL logged and by how much the weights changed.
+It says `ready` before its first rollout, and then, as JSON, what TRL logged, by how much the weights
+changed, and what it has evaluated.
 """
 
 import json
@@ -41,6 +42,7 @@ def main() -> None:
         model=policy,
         processing_class=AutoTokenizer.from_pretrained(model),
         train_dataset=Dataset.from_list([{"prompt": str(number)} for number in range(4)]),
+        eval_dataset=Dataset.from_list([{"prompt": "evaluation"}]),
         rollout_func=rollout_func(url, task_of),
         reward_funcs=[rewards],
         args=GRPOConfig(
@@ -49,6 +51,8 @@ def main() -> None:
             per_device_train_batch_size=1,
             gradient_accumulation_steps=4,  # rows are divided into so many parts
             num_generations=2,
+            num_generations_eval=1,
+            per_device_eval_batch_size=1,
             max_completion_length=64,
             learning_rate=1e-2,
             logging_steps=1,
@@ -62,8 +66,12 @@ def main() -> None:
     )
     print("ready", flush=True)
     trainer.train()
+    evaluated = trainer.evaluate()
     changed = max((weights.detach() - before[name]).abs().max().item() for name, weights in policy.named_parameters())
-    print(json.dumps({"logs": trainer.state.log_history, "changed": changed, "made": made}), flush=True)
+    print(
+        json.dumps({"logs": trainer.state.log_history, "changed": changed, "made": made, "evaluated": evaluated}),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

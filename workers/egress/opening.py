@@ -1,6 +1,5 @@
 """Opens the way out of a job's sandbox: INIT puts a forwarder into it, RUN answers behind the door."""
 
-import functools
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from prorl_mq.schema.faults import Cause
 from sandbox.errors import SandboxError
 from sandbox.isolators import socket_dir
 from sandbox.protocol import Sandbox
+from workers.egress import programs
 from workers.egress.ledger import Ledger
 from workers.egress.proxy import SOCKET, EgressProxy
 
@@ -23,8 +23,6 @@ _AROUND: Final = "127.0.0.1,localhost,::1"
 ENVIRONMENT: Final[Mapping[str, str]] = {
     "HTTPS_PROXY": _PROXY, "https_proxy": _PROXY, "NO_PROXY": _AROUND, "no_proxy": _AROUND,
 }  # fmt: skip
-# The system's Python: an image's own environment, which may be first on the PATH, can have one that is too old.
-_START: Final = 'exec "$(PATH=/usr/local/bin:/usr/bin:/bin command -v python3 || command -v python3)" -I -c "$@"'
 _INSIDE: Final = Path(__file__).with_name("inside.py")
 
 
@@ -53,7 +51,7 @@ def allowed(hosts: Sequence[str], environment: Mapping[str, str] = os.environ) -
 async def enter(sandbox: Sandbox) -> None:
     """Starts the forwarder in a new sandbox."""
     path = f"{socket_dir.INSIDE}/{SOCKET}"
-    done = await sandbox.run(["sh", "-c", _START, "sh", _inside(), str(PORT), path], timeout_s=60.0)
+    done = await sandbox.run(programs.argv(_INSIDE, str(PORT), path), timeout_s=60.0)
     if done.exit_code != 0:
         told = done.stderr.decode(errors="replace")[-300:]
         raise SandboxError(f"no forwarder runs in the sandbox, which needs python3 for the task's egress: {told}")
@@ -70,8 +68,3 @@ async def way_out(sandbox: Sandbox | None, owner: str, hosts: Sequence[str]) -> 
     proxy = EgressProxy(owner, [egress.target(each) for each in hosts], allowed(hosts))
     async with proxy.listening(Path(sandbox.handle.door)):
         yield proxy.ledger
-
-
-@functools.cache
-def _inside() -> str:
-    return _INSIDE.read_text(encoding="utf-8")

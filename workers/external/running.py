@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import json
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from sandbox.lifetime import label
 from sandbox.protocol import ProcessResult, Sandbox
 from workers.agent.renderer import Renderer
 from workers.agent.result import LoopEnd
+from workers.egress import programs
 from workers.external.gateway import Gateway
 from workers.external.harness import Harness
 from workers.external.recording import Recording
@@ -27,8 +27,6 @@ from workers.inference.protocol import Policy
 from workers.inference.run_clock import RunClock, clock_until
 
 _MARGIN_S = 5.0  # kept of RUN's budget to hand over what there is
-# The system's Python: an image's own environment, which may be first on the PATH, can have one that is too old.
-_START = 'exec "$(PATH=/usr/local/bin:/usr/bin:/bin command -v python3 || command -v python3)" -I -c "$1"'
 _INSIDE = Path(__file__).with_name("inside.py")
 
 
@@ -92,11 +90,6 @@ async def run_external(
     )
 
 
-@functools.cache
-def _inside() -> str:
-    return _INSIDE.read_text(encoding="utf-8")
-
-
 def _fill(key: str, workdir: str, sampling: Sampling) -> Mapping[str, str]:
     """Values for the names in a harness's description. Its address is known inside alone."""
     context, turn = sampling.max_context_tokens, sampling.max_tokens_per_turn
@@ -114,7 +107,7 @@ async def _start(
         "argv": harness.argv,
         "environment": dict(harness.environment),
     }
-    command = ["sh", "-c", _START, "sh", _inside()]
+    command = programs.argv(_INSIDE)
     return await sandbox.run(command, stdin=json.dumps(given).encode() + b"\n", timeout_s=timeout_s)
 
 

@@ -88,7 +88,7 @@ async def _earns(rehearsal: Rehearsal, task: HarborTask, agent: str, handler: Ha
 async def earned(rehearsal: Rehearsal, task: HarborTask, handler: Handler) -> float:
     """The reward of one agent."""
     told = line(replaced(task) if isinstance(handler, Oracle) else task)
-    made = replace(task_of(handler, told["payload"], task.name), sealed=told["sealed"])
+    made = replace(task_of(handler, told["payload"], task.name), sealed=told["sealed"], egress=task.egress)
     handler.schema = replace(handler.schema, eval_ms=eval_ms(task.config.verifier.timeout_sec))
     run_s = task.config.agent.timeout_sec or Limits().run_ms / 1000
     ran = await rehearsal.run(handler, made, [], run_s=run_s)

@@ -88,4 +88,5 @@ def line(task: HarborTask) -> dict[str, Any]:
     if task.solution is not None:
         sealed["solution"] = msgspec.to_builtins(task.solution)
     kept = {name: value for name, value in opened.items() if name in REQUIRED or value}
-    return {"task_id": task.name, "data_source": DATA_SOURCE, "payload": kept, "sealed": sealed}
+    egress = {"egress": task.egress} if task.egress else {}
+    return {"task_id": task.name, "data_source": DATA_SOURCE, "payload": kept, "sealed": sealed, **egress}

@@ -22,9 +22,11 @@ from workers.handlers.harbor.row import OPEN, REQUIRED, SEALED, HiddenTests, Tas
 
 TOOLS = ("execute_bash", "str_replace_editor", "finish")
 SYSTEM = (
-    "You solve a task in a Linux container, in the directory {workdir}. There is no network. Do what the task says, "
+    "You solve a task in a Linux container, in the directory {workdir}. {network} Do what the task says, "
     "check your work, then call finish. Only files count in the end: what runs is not kept."
 )
+OFFLINE = "There is no network."
+ONLINE = "Of the network you reach {hosts}, over https and through the proxy that HTTPS_PROXY names."
 
 
 class Harbor:
@@ -86,7 +88,7 @@ async def _by_loop(context: Run, row: TaskRow, sandbox: Sandbox) -> tuple[Trajec
         policy=context.policy,
         renderer=await policy_renderer(),
         messages=[
-            Message(role="system", content=row.system or SYSTEM.format(workdir=row.workdir)),
+            Message(role="system", content=row.system or told(row, context.job.egress)),
             Message(role="user", content=row.instruction),
         ],
         tools=select(offered(TOOLS, row.tools, context.job.tools)),
@@ -116,6 +118,12 @@ async def _by_harness(context: Run, row: TaskRow, sandbox: Sandbox) -> tuple[Tra
         deadline=context.clock,
     )
     return result.trajectory, None
+
+
+def told(row: TaskRow, egress: Sequence[str]) -> str:
+    """The system message."""
+    network = ONLINE.format(hosts=", ".join(egress)) if egress else OFFLINE
+    return SYSTEM.format(workdir=row.workdir, network=network)
 
 
 def _sample(context: Run) -> str:

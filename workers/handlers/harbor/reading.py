@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from workers.handlers.harbor import dockerfile, files, recipe
+from workers.handlers.harbor import dockerfile, files, network, recipe
 from workers.handlers.harbor.fields import Environment, TaskToml, modern, unknown
 from workers.handlers.harbor.refusals import COMPOSE, refused, unwritable
 from workers.handlers.harbor.row import CarriedPath, HiddenTests, Solved, TaskRow
@@ -37,6 +37,7 @@ class HarborTask(NamedTuple):
     row: TaskRow
     hidden: HiddenTests
     solution: Solved | None
+    egress: list[str]
 
 
 def read_task(directory: Path, environment: Mapping[str, str] = os.environ) -> HarborTask:
@@ -147,7 +148,8 @@ def _read(directory: Path, config: TaskToml, environment: Mapping[str, str]) -> 
     if (solution / "solve.sh").is_file():
         env = _filled(config.solution.env, environment, "solution.env")
         solved = Solved(files=files.packed(solution, directory), environment=env)
-    return HarborTask(config.task.name if config.task else directory.resolve().name, config, row, hidden, solved)
+    name = config.task.name if config.task else directory.resolve().name
+    return HarborTask(name, config, row, hidden, solved, network.agents_hosts(config))
 
 
 def _builds(own: Path, table: Environment) -> bool:

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from workers.handlers.harbor import network
 from workers.handlers.harbor.fields import SCHEMAS, Environment, TaskToml
 
 COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml", "singularity-compose.yaml")
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt/prorl", "/proc", "/run", "/sbin", "/sys", "/usr")
-_NO_NETWORK = 'sandboxes have no network: if the task works without, write network_mode = "no-network"'
 _NO_USERS = "everything in a sandbox runs as one user without rights; leave it out if the task works so"
 
 
@@ -20,16 +20,13 @@ def refused(task: TaskToml, given: Mapping[str, Any]) -> Iterator[str]:
         yield f"schema_version {task.schema_version!r} is not known here, {known} are: update the service"
     if task.steps is not None or task.multi_step_reward_strategy is not None:
         yield "steps: tasks of several steps are not supported; make each step a task of its own"
-    yield from _environment(task.environment, given.get("environment", {}), "environment")
+    yield from network.refused(task, given)
+    yield from _environment(task.environment, "environment")
     if task.verifier.environment is not None:
-        yield from _environment(
-            task.verifier.environment, given["verifier"].get("environment", {}), "verifier.environment"
-        )
+        yield from _environment(task.verifier.environment, "verifier.environment")
         if task.verifier.environment_mode == "shared":
             yield 'verifier.environment_mode = "shared" contradicts [verifier.environment]: leave out one of them'
     for name, phase in (("agent", task.agent), ("verifier", task.verifier)):
-        if phase.network_mode not in {None, "no-network"} or phase.allowed_hosts:
-            yield f"{name}.network_mode = {phase.network_mode!r}: {_NO_NETWORK}"
         if phase.user is not None:
             yield f"{name}.user = {phase.user!r}: {_NO_USERS}"
     yield from _artifacts(task)
@@ -58,9 +55,7 @@ def _seconds(task: TaskToml) -> Iterator[str]:
             yield f"{name} = {value}: it must be a number of seconds, 0 or more"
 
 
-def _environment(table: Environment, given: Mapping[str, Any], path: str) -> Iterator[str]:
-    if ("network_mode" in given and table.network_mode != "no-network") or table.allowed_hosts:
-        yield f"{path}.network_mode = {table.network_mode!r}: {_NO_NETWORK}"
+def _environment(table: Environment, path: str) -> Iterator[str]:
     if table.os != "linux":
         yield f"{path}.os = {table.os!r}: sandboxes are Linux"
     if table.gpus or table.gpu_types:
