@@ -3,7 +3,7 @@
 #
 #   ops/slurm-cluster.sh install           the Debian packages, where they are missing (as root)
 #   ops/slurm-cluster.sh up ROOT [NODES] [CPUS] [TRACKING]    prints the line that makes its commands yours
-#                                          (3 nodes of 8 CPUs; a task's processes are known by linuxproc, or by pgid)
+#                                          (3 nodes of 8 CPUs; a task's processes are known by linuxproc, by pgid, or, as root, by cgroup)
 #   ops/slurm-cluster.sh lose ROOT NAME    a node dies: its daemon and all that it runs
 #   ops/slurm-cluster.sh part ROOT NAME    a node is cut off: its daemon dies, what it runs continues
 #   ops/slurm-cluster.sh node ROOT NAME    a lost node comes back
@@ -107,7 +107,10 @@ configure() { # NODES CPUS TRACKING
   printf '%s\n' "$conf" >"$SLURM_CONF"
   # From 24.05 on a node needs a cgroup plugin or this word, which older ones do not know.
   rm -f "$root/cgroup.conf"
-  if [ "$(printf '%s\n' 24.05 "$(slurmd -V | grep -oE '[0-9]+\.[0-9]+' | head -n 1)" | sort -V | head -n 1)" = 24.05 ]; then
+  if [ "$3" = cgroup ]; then
+    printf 'CgroupMountpoint=/sys/fs/cgroup\nCgroupPlugin=cgroup/%s\n' \
+      "$([ -e /sys/fs/cgroup/cgroup.controllers ] && echo v2 || echo v1)" >"$root/cgroup.conf"
+  elif [ "$(printf '%s\n' 24.05 "$(slurmd -V | grep -oE '[0-9]+\.[0-9]+' | head -n 1)" | sort -V | head -n 1)" = 24.05 ]; then
     echo CgroupPlugin=disabled >"$root/cgroup.conf"
   fi
 }
@@ -211,6 +214,9 @@ down() {
   end slurmctld
   kill_running
   end munged
+  if grep -q proctrack/cgroup "$SLURM_CONF" 2>/dev/null; then # slurmd leaves its control groups, which are empty now
+    find /sys/fs/cgroup -depth -type d -path '*/slurm_n[0-9]*' -exec rmdir {} + 2>/dev/null || true
+  fi
 }
 
 action=${1:-}
