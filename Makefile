@@ -148,7 +148,7 @@ slurm-down:  ## ends it, with everything that it runs
 	@ops/slurm-cluster.sh down $(SLURM_ROOT)
 
 test-slurm: slurm sandbox-tools  ## the tests of everything about Slurm, on a real one
-	$(PY) -m pytest --dist loadgroup -n 2 tests/slurm
+	PRORL_SOAK=1 $(PY) -m pytest --dist loadgroup -n 2 tests/slurm
 
 .PHONY: test-compat
 

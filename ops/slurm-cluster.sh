@@ -2,7 +2,8 @@
 # A real Slurm on this machine, with several virtual nodes: Debian's daemons, every file below one directory.
 #
 #   ops/slurm-cluster.sh install           the Debian packages, where they are missing (as root)
-#   ops/slurm-cluster.sh up ROOT [NODES] [CPUS]    prints the line that makes its commands yours   (3 nodes of 8 CPUs)
+#   ops/slurm-cluster.sh up ROOT [NODES] [CPUS] [TRACKING]    prints the line that makes its commands yours
+#                                          (3 nodes of 8 CPUs; a task's processes are known by linuxproc, by pgid, or, as root, by cgroup)
 #   ops/slurm-cluster.sh lose ROOT NAME    a node dies: its daemon and all that it runs
 #   ops/slurm-cluster.sh part ROOT NAME    a node is cut off: its daemon dies, what it runs continues
 #   ops/slurm-cluster.sh node ROOT NAME    a lost node comes back
@@ -95,24 +96,27 @@ idle() { [ "$(sinfo -h -o %T 2>/dev/null | sort -u)" = idle ]; }
 
 node() { spawn "$1" slurmd -D -N "$1"; }
 
-configure() { # NODES CPUS
+configure() { # NODES CPUS TRACKING
   local conf port word
   conf=$(<"$here/slurm.conf.in")
   port=$(free_ports $(($1 + 1)))
-  for word in "ROOT $root" "HOST $(hostname -s)" "USER $(id -un)" "NODES $1" "CPUS $2" "PORT $port" \
+  for word in "ROOT $root" "HOST $(hostname -s)" "USER $(id -un)" "NODES $1" "CPUS $2" "TRACKING $3" "PORT $port" \
     "FIRST $((port + 1))" "LAST $((port + $1))"; do
     conf=${conf//"@${word%% *}@"/"${word#* }"}
   done
   printf '%s\n' "$conf" >"$SLURM_CONF"
   # From 24.05 on a node needs a cgroup plugin or this word, which older ones do not know.
   rm -f "$root/cgroup.conf"
-  if [ "$(printf '%s\n' 24.05 "$(slurmd -V | grep -oE '[0-9]+\.[0-9]+' | head -n 1)" | sort -V | head -n 1)" = 24.05 ]; then
+  if [ "$3" = cgroup ]; then
+    printf 'CgroupMountpoint=/sys/fs/cgroup\nCgroupPlugin=cgroup/%s\n' \
+      "$([ -e /sys/fs/cgroup/cgroup.controllers ] && echo v2 || echo v1)" >"$root/cgroup.conf"
+  elif [ "$(printf '%s\n' 24.05 "$(slurmd -V | grep -oE '[0-9]+\.[0-9]+' | head -n 1)" | sort -V | head -n 1)" = 24.05 ]; then
     echo CgroupPlugin=disabled >"$root/cgroup.conf"
   fi
 }
 
 up() {
-  local nodes=${1:-3} cpus=${2:-8} name pid
+  local nodes=${1:-3} cpus=${2:-8} tracking=${3:-linuxproc} name pid
   for pid in "$root"/run/*; do
     if [ -e "$pid" ] && ours "$(<"$pid")"; then
       say "a cluster runs in $root already"
@@ -123,7 +127,7 @@ up() {
   mkdir -p "$root"/{munge,state,spool,log,run}
   rm -rf "$root"/state/* "$root"/spool/* "$root"/run/*
   [ -s "$root/munge/key" ] || (umask 077 && head -c 128 /dev/urandom >"$root/munge/key")
-  configure "$nodes" "$cpus"
+  configure "$nodes" "$cpus" "$tracking"
   # --force: it would else refuse to work below a directory that is closed to others
   spawn munged munged --foreground --force --socket="$root/munge/socket" --key-file="$root/munge/key" \
     --pid-file="$root/munge/pid" --log-file="$root/munge/log" --seed-file="$root/munge/seed"
@@ -210,6 +214,9 @@ down() {
   end slurmctld
   kill_running
   end munged
+  if grep -q proctrack/cgroup "$SLURM_CONF" 2>/dev/null; then # slurmd leaves its control groups, which are empty now
+    find /sys/fs/cgroup -depth -type d -path '*/slurm_n[0-9]*' -exec rmdir {} + 2>/dev/null || true
+  fi
 }
 
 action=${1:-}
@@ -218,7 +225,7 @@ export SLURM_CONF=${root:-}/slurm.conf
 umask 022
 case $action in
   install) install ;;
-  up) up "${3:-}" "${4:-}" ;;
+  up) up "${3:-}" "${4:-}" "${5:-}" ;;
   lose) part "${3:?which node?}" && kill_running "$3" ;;
   part) part "${3:?which node?}" ;;
   node) node "${3:?which node?}" ;;

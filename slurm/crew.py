@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from prorl_mq.clock import monotonic
@@ -40,17 +41,26 @@ class Stopping(EndSignals):
 class Crew:
     """Programs that serve together. `run` returns the exit code of the task.
 
-    Those `beside` them outlive them and may come and go: another task of the node may have its own.
+    Those `beside` them outlive them and may come and go: another task of the node may have its own. Where this process
+    is killed, sandboxes below `state_dir` that they have made end with them.
     """
 
-    def __init__(self, programs: Sequence[Program], *, grace_s: float, beside: Sequence[Program] = ()) -> None:
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        *,
+        grace_s: float,
+        beside: Sequence[Program] = (),
+        state_dir: Path | None = None,
+    ) -> None:
         self._programs = programs
         self._beside = beside
         self._grace_s = grace_s
+        self._state_dir = state_dir
 
     async def run(self, stopping: Stopping) -> int:
         """Until a signal, until one drains by itself, or until one cannot be kept alive."""
-        guard = Guard(None)
+        guard = Guard(self._state_dir, shared=True)
         children = [Child(program, say=say, guard=guard) for program in self._programs]
         helpers = [Child(program, say=say, guard=guard) for program in self._beside]
         keeping = []

@@ -97,7 +97,9 @@ def keepers(given: argparse.Namespace) -> list[Program]:
 async def serve(given: argparse.Namespace, workers: Sequence[Program]) -> int:
     """Runs the workers to their end, and then what destroys the sandboxes that they left."""
     with Stopping() as stopping:
-        code = await Crew(workers, grace_s=given.grace_s + 10, beside=keepers(given)).run(stopping)
+        state_dir = None if given.sandbox == "none" else Path(os.environ["PRORL_STATE"])
+        crew = Crew(workers, grace_s=given.grace_s + 10, beside=keepers(given), state_dir=state_dir)
+        code = await crew.run(stopping)
         if given.sandbox != "none":
             leave = [sys.executable, "-m", "workers.node.leaving", "--within-s", str(LEAVE_S)]
             process = await asyncio.create_subprocess_exec(*leave, env={**os.environ, **workers[0].env})

@@ -34,10 +34,14 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guard:
-    """The process of `prorl_mq.process.guard`: it ends what is left when this process has been killed."""
+    """The process of `prorl_mq.process.guard`: it ends what is left when this process has been killed. `shared`: there
+    are others' sandboxes in the state directory `swept`, too, and who ends well leaves its own to them.
+    """
 
-    def __init__(self, swept: Path | None) -> None:
-        argv = [sys.executable, "-m", "prorl_mq.process.guard", *([str(swept)] if swept else [])]
+    def __init__(self, swept: Path | None, *, shared: bool = False) -> None:
+        self._shared = shared
+        argv = [sys.executable, "-m", "prorl_mq.process.guard"]
+        argv += [str(swept), *(["shared"] if shared else [])] if swept else []
         self._process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, bufsize=0
         )
@@ -55,6 +59,9 @@ class Guard:
     async def aclose(self) -> None:
         """Lets it clean up, and waits for it."""
         assert self._process.stdin is not None
+        if self._shared:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(b".\n")
         self._process.stdin.close()
         await asyncio.to_thread(self._process.wait)
 

@@ -114,6 +114,7 @@ class Reader:
     def __init__(self, redis: Redis, consumer: str) -> None:
         self._redis = redis
         self._consumer = consumer
+        self._seen: dict[str, bytes] = {}  # by stream, an entry that was there before the last look at it
 
     async def open(self, names: Sequence[str]) -> None:
         """Makes streams that are missing."""
@@ -127,6 +128,20 @@ class Reader:
             if str(error).startswith(streams.MISSING):
                 return None
             raise
+
+    async def news(self, names: list[str], *, block_ms: int) -> bool:
+        """Waits until something is added to one of the streams, and takes none of it. True where the caller must look
+        at them all: something came, or one is awaited for the first time.
+        """
+        came = [name for name in names if name not in self._seen]
+        if not came:
+            after = [self._seen[name] for name in names]
+            words = ("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS")
+            came = [name.decode() for name, _ in await ask(self._redis, *words, *names, *after) or ()]
+        for name in came:
+            last = await ask(self._redis, "XREVRANGE", name, "+", "-", "COUNT", 1)
+            self._seen[name] = last[0][0] if last else NOWHERE.encode()
+        return bool(came)
 
     async def again(self, names: list[str], *, count: int) -> dict[str, list[Entry]]:
         """Entries that this worker has read and not committed; none of a stream that is missing."""

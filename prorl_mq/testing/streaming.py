@@ -21,6 +21,8 @@ class Flow:
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self.hold_at: int | None = None  # streams stand still behind so many tokens
+        self.counts = True  # events count the tokens so far, where they are asked to
+        self.totals = True  # streams end with the number of their tokens
         self.loses = False  # they leave their second token out, and say nothing of it
         self.incremental = True  # of SGLang: an event has new tokens alone, else all tokens so far
         self.sent = 0  # tokens, of all streams
@@ -30,6 +32,10 @@ class Flow:
     def cut_next(self, *places: int) -> None:
         """The next streams drop their connection behind so many tokens, one each."""
         self._cuts.extend(places)
+
+    def clear(self) -> None:
+        """Forgets cuts that are still to come."""
+        self._cuts.clear()
 
     def next_cut(self) -> int | None:
         return self._cuts.popleft() if self._cuts else None
@@ -97,12 +103,15 @@ def _between(running: Running, reply: Reply, start: int, end: int, mode: str) ->
 def _event(backend: "FakeBackend", call: GenerateCall, part: FakeCompletion, so_far: FakeCompletion) -> bytes:
     if call.route == SGLANG_GENERATE:
         told = _told(backend, call, part if backend.flow.incremental else so_far)
-        told["meta_info"] |= {"finish_reason": None, "completion_tokens": len(so_far.ids)}
+        count = len(so_far.ids) if backend.flow.counts else None
+        told["meta_info"] |= {"finish_reason": None, "completion_tokens": count}
         del told["meta_info"]["weight_versions"]
     else:
         told = _told(backend, call, part)
         told["choices"][0] |= {"finish_reason": None, "weight_versions": None}
-        told["usage"] = None
+        asked = (call.raw.get("stream_options") or {}).get("continuous_usage_stats")
+        usage = told["usage"] | {"completion_tokens": len(so_far.ids)}
+        told["usage"] = usage if asked and backend.flow.counts else None
     return msgspec.json.encode(told)
 
 
@@ -112,8 +121,10 @@ def _last(backend: "FakeBackend", call: GenerateCall, whole: FakeCompletion) -> 
     if call.route == SGLANG_GENERATE:
         if backend.flow.incremental:
             told["meta_info"]["output_token_logprobs"] = told["output_ids"] = []
+        if not backend.flow.totals:
+            del told["meta_info"]["completion_tokens"]
         return [msgspec.json.encode(told), b"[DONE]"]
-    usage = told["usage"]
+    usage = told["usage"] if backend.flow.totals else None
     choice = told["choices"][0]
     choice["token_ids"] = []
     choice["logprobs"] = None

@@ -49,9 +49,13 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
         return is_alive(self.pid, self.pid_started)
 
     @property
+    def maker_alive(self) -> bool:
+        return is_alive(self.maker_pid, self.maker_started)
+
+    @property
     def unfinished(self) -> bool:
         """Its maker is still at work on it."""
-        return self.pid == 0 and is_alive(self.maker_pid, self.maker_started)
+        return self.pid == 0 and self.maker_alive
 
 
 def root(state_dir: Path) -> Path:

@@ -2,12 +2,15 @@
 
 Also their strays: processes of a sandbox whose directory is gone, since its creator died half-way or a helper outlived
 it. They are known by the mark in their environment, which names the directory of their sandbox.
+
+    python -m sandbox.lifetime.sweep STATE_DIR PID...    # what these dead processes have made
 """
 
 import asyncio
 import contextlib
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from sandbox.errors import SandboxError
@@ -28,16 +31,20 @@ async def sweep(
     *,
     node: str | None = None,
     ours: Callable[[str], bool] = everybody,
+    makers: Collection[int] | None = None,
 ) -> list[str]:
     """Destroys every sandbox under `state_dir` whose owner is not kept, and what dead ones left; answers their ids.
 
     `node` restricts it to one node's sandboxes: give it where nodes share `state_dir`, for processes of another node
-    cannot be seen from here. `ours` says by their owner which sandboxes it may touch at all, dead ones too. A sandbox
-    that its living maker is still bringing up is left alone. One that cannot be destroyed does not keep the others
-    from it; its error is raised afterwards.
+    cannot be seen from here. `ours` says by their owner which sandboxes it may touch at all, dead ones too;
+    with `makers` it touches those alone that one of these processes has made, and none of a process that lives. A
+    sandbox that its living maker is still bringing up is left alone. One that cannot be destroyed does not keep the
+    others from it; its error is raised afterwards.
     """
     found = await asyncio.to_thread(label.labelled, state_dir)
     touched = [(path, made) for path, made in found if node in (None, made.node) and ours(made.owner)]
+    if makers is not None:
+        touched = [(path, made) for path, made in touched if made.maker_pid in makers and not made.maker_alive]
     unowned = [(path, made) for path, made in touched if not (made.unfinished or (made.alive and keep(made.owner)))]
     handles = [label.handle_of(path, made) for path, made in unowned]
     outcomes = await asyncio.gather(*map(destroy.destroy, handles), return_exceptions=True)
@@ -95,3 +102,7 @@ def _sandbox_of(pid: int, sign: bytes) -> str:
             if variable.startswith(sign):
                 return variable.removeprefix(sign).decode("utf-8", "replace")
     return ""
+
+
+if __name__ == "__main__":
+    asyncio.run(sweep(Path(sys.argv[1]), lambda _: False, makers=frozenset(map(int, sys.argv[2:]))))

@@ -13,6 +13,7 @@ import pytest
 
 from sandbox.errors import SandboxUnavailable
 from sandbox.isolators.kinds import make_provider
+from sandbox.isolators.layers.copying import Copies
 from sandbox.lifetime.sweep import sweep
 from sandbox.protocol import Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 
@@ -131,3 +132,10 @@ def create(provider: SandboxProvider, usual_image: str | None) -> Create:
 @pytest.fixture
 async def sandbox(create: Create) -> Sandbox:
     return await create()
+
+
+@pytest.fixture
+async def copies(anyio_backend: str) -> AsyncIterator[Copies]:
+    made = Copies()
+    yield made
+    await made.aclose()

@@ -1,7 +1,6 @@
 """Copies of living sandboxes by layers: the copy is what the source was, and each then has changes of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -35,13 +34,6 @@ there = map(None, 4096, 3, 1, number, 0)
 os.close(number)
 del map
 """
-
-
-@pytest.fixture
-async def copies(anyio_backend: str) -> AsyncIterator[Copies]:
-    made = Copies()
-    yield made
-    await made.aclose()
 
 
 async def fresh(create: Create, **options: object) -> Sandbox:

@@ -92,14 +92,17 @@ async def test_a_sandbox_outlives_its_killed_maker_and_can_be_swept(
     provider: SandboxProvider, made_elsewhere: MadeElsewhere, state_dir: Path
 ) -> None:
     handle, maker = made_elsewhere
+    assert await sweep(state_dir, lambda owner: False, makers={maker.pid}) == [], "its maker lives"
     maker.kill()
     maker.wait()
     sandbox = await provider.attach(handle)
     assert (await sandbox.bash("echo $x")).output == "1\n"
     assert await sweep(state_dir, lambda owner: owner == "maker:1") == []
+    assert await sweep(state_dir, lambda owner: False, makers={os.getpid()}) == [], "it is another's"
+    assert await sweep(state_dir, lambda owner: False, makers=()) == [], "nobody has made it"
     assert (await sandbox.bash("echo $x")).output == "1\n"
     pids = processes_of(handle)
-    assert await sweep(state_dir, lambda owner: False) == [handle.sandbox_id]
+    assert await sweep(state_dir, lambda owner: False, makers={maker.pid}) == [handle.sandbox_id]
     assert [pid for pid in pids if start_time(pid)] == []
     assert directory_of(handle) == []
     with pytest.raises(SandboxGone):

@@ -70,6 +70,11 @@ class Walker:
         command = f"echo {step} >>{STEPS}; sleep {self.sleep_s}; wc -l <{STEPS}"
         return call("execute_bash", json.dumps({"command": command}))
 
+    def steps_taken(self) -> list[int]:
+        """What each step of the walk that asked last was told: how many there had been by then."""
+        text = self._renderer.text(self.backend.requests[-1].call.prompt_ids)
+        return [int(count) for count in re.findall(r"\n<tool_response>\n(\d+)\n", text)]
+
     def finished(self) -> Counter[tuple[int, ...]]:
         """How often each prompt was answered to the end."""
         return Counter(tuple(each.call.prompt_ids) for each in self.backend.requests if each.state == "done")

@@ -3,12 +3,19 @@
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
+from typing import Final
 
 import msgspec
 
 from prorl_mq.schema.turns import CompletionSpan
-from workers.inference.protocol import Completion
+from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.protocols.spans import first_and_last
+
+UNCOUNTED: Final = "counts no tokens in the events of its streams: what has arrived of a cut answer may lack some"
+
+
+class TokensLost(MalformedAnswer):
+    """A stream has left tokens out, as some servers do that send several at once."""
 
 
 class CallTokens:
@@ -30,8 +37,9 @@ class CallTokens:
         self.backend = backend
         self.ids: list[int] = []
         self.logprobs: list[float] = []
-        self.unable = ""  # why its backend does not stream
+        self.unable = ""  # why its backend does not stream, or its stream is of no use
         self.whole = True  # its backend is not known to leave tokens out
+        self._counted = 0  # of its tokens were held against a count of the backend's
         self._version = version
         self._tells = tells
         self._raw = raw
@@ -47,6 +55,21 @@ class CallTokens:
         self.logprobs += logprobs
         self._told.append((len(self.ids), version))
 
+    def counted(self, backend: str, told: int | None) -> None:
+        """Holds its tokens against the backend's count, where it tells one. Raises `TokensLost`."""
+        if told is None:
+            return
+        if told != len(self.ids):
+            raise TokensLost(
+                f"backend {backend}: its stream had {len(self.ids)} tokens, and it says that it has sampled {told}"
+            )
+        self._counted = told
+
+    @property
+    def held(self) -> bool:
+        """All of its tokens were held against a count: none of them lacks."""
+        return self._counted == len(self.ids)
+
     def since(self, version: str | None) -> None:
         """Notes the version that was told before the call."""
         self._before = version
@@ -59,6 +82,9 @@ class CallTokens:
     async def part(self) -> Completion | None:
         """The tokens as those of a call that its backend has aborted; None without any, or where some may lack."""
         if not self.ids or not self.whole:
+            return None
+        if not self.held:
+            self.unable = UNCOUNTED
             return None
         before, certain = self._certain
         after = await certain() if before is not None and certain is not None else None

@@ -145,6 +145,8 @@ class StickyPolicy:
                 patience.lost(clock() - started - (part.seconds if part is not None else 0.0), failure)
                 if part is not None:
                     return part
+                if arrived is not None and tokens is not None and tokens.unable:
+                    arrived.unable(f"backend {backend.address} {tokens.unable}")
             else:
                 failed.clear()
                 if arrived is not None and tokens is not None and tokens.unable:

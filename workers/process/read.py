@@ -21,7 +21,7 @@ from workers.process.lanes import Lanes
 from workers.settings import WorkerSettings
 
 BLOCK_MS = 1_000
-SHORT_BLOCK_MS: Final = 50
+LATE_S: Final = 0.05
 LOOK_S = 0.1
 COUNT_S = 0.5  # how long the count of the node's RUN slots is good for
 UNDER_WAY_S: Final = BLOCK_MS / 1000 + MARGIN_S  # how long a read may deliver whose connection is gone
@@ -65,6 +65,7 @@ class Reading:
         self.read_at = monotonic()
         self._looked_at = 0.0
         self._begun_at = -LOOK_S
+        self._called = False  # something came, and nothing of it was read yet
         self._allowed = 0
         self._neighbours = Neighbours(store, Stage.RUN, settings.node)
         self._counted_at = -COUNT_S
@@ -135,15 +136,15 @@ class Reading:
             await asyncio.sleep(LOOK_S)  # nothing tells of bytes leaving EVAL, RUN slots that join, a rest that ends
             return []
         front, near, shared = self._lanes.turn()
-        if not front and not near:
-            return await self._read(shared, free, block_ms=BLOCK_MS)
-        if found := await self._begun(front, free):
-            return found
-        found = await self._read(near, free, block_ms=None) if near else []
-        free -= sum(len(read.entries) for read in found)
-        if free > 0:
-            found += await self._read(shared, free, block_ms=None)
-        return found or await self._read([*near, *shared, *front], free, block_ms=BLOCK_MS)
+        names = [*near, *shared, *front]
+        if free < len(names) or front or near:
+            found = await self._begun(front, free) or await self._at_once(near, shared, free)
+            if found:
+                self._called = False
+                return found
+        if free < len(names):
+            return await self._called_for(names)
+        return await self._read(names, free, block_ms=BLOCK_MS)
 
     async def _begun(self, front: list[str], free: int) -> list[Read]:
         """Entries of the lanes in front; when there was none, not looked for again for a moment."""
@@ -155,15 +156,33 @@ class Reading:
         self._begun_at = monotonic()
         return []
 
-    async def _read(self, names: list[str], free: int, *, block_ms: int | None) -> list[Read]:
-        """At most `free` entries. COUNT holds for each stream: with few places left, only as many of them are read, and
-        waited for only a moment.
+    async def _at_once(self, near: list[str], shared: list[str], free: int) -> list[Read]:
+        """Entries that are there, of no more streams at a time than places are free, since COUNT holds for each."""
+        found: list[Read] = []
+        for names in (near, shared):
+            left = names
+            while left and free > 0:
+                part, left = left[:free], left[free:]
+                came = await self._read(part, free, block_ms=None)
+                free -= sum(len(read.entries) for read in came)
+                found += came
+        return found
+
+    async def _called_for(self, names: list[str]) -> list[Read]:
+        """Waits for more streams than places are free, without taking anything. What calls this worker calls all that
+        wait so: one that came too late waits for a moment.
         """
-        part = names[:free]
-        if block_ms and len(part) < len(names):
-            block_ms = SHORT_BLOCK_MS
+        if self._called:
+            await asyncio.sleep(LATE_S)
+        self._called = await self._reader.news(names, block_ms=BLOCK_MS)
+        if self._called:
+            self._begun_at = -LOOK_S
+        return []
+
+    async def _read(self, names: list[str], free: int, *, block_ms: int | None) -> list[Read]:
+        """At most `free` entries of no more streams than that: COUNT holds for each."""
         lanes = self._lanes.all
-        found = await self._reader.read(part, count=free // len(part), block_ms=block_ms)
+        found = await self._reader.read(names, count=free // len(names), block_ms=block_ms)
         if found is None:  # a lane that was retired, or a server that lost its streams
             await self._open()
         return [Read(lanes[stream], entries) for stream, entries in (found or {}).items()]

@@ -220,6 +220,27 @@ def shut(paths: list[str]) -> None:
         raise
 
 
+def reopen(pid: int, paths: list[str]) -> int:
+    """Undoes what a seal has left that failed, or was killed, between its steps: no place stays shut."""
+    bare = uppermost(pid)
+    inside = Namespace(pid, paths)
+    inside.enter()
+    for path in paths:
+        if bare.get(path) == LAYER:  # which hides the files
+            call("umount2", os.fsencode(path), DETACH)
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            set_read_only(path, on=False)
+    return 0
+
+
+def uppermost(pid: int) -> dict[str, str]:
+    """By place, the source of the mount that is seen there."""
+    with open(f"/proc/{pid}/mountinfo", errors="surrogateescape") as table:
+        found = [mount_of(line) for line in table]
+    below = {(parent, point) for _, parent, point, _ in found}
+    return {point: source for number, _, point, source in found if (number, point) not in below}
+
+
 def looks(seen: os.stat_result) -> tuple[int, tuple[int, int]]:
     """The mode of a directory, and its times."""
     return stat.S_IMODE(seen.st_mode), (seen.st_atime_ns, seen.st_mtime_ns)
@@ -293,6 +314,7 @@ def answered(request: dict[str, Any]) -> dict[str, Any]:
     taking.close()
     one, two = heard(*sealing), heard(*covering)
     if "error" in one:
+        heard(*told(lambda _: reopen(request["source"], paths)))
         return {**one, "spoilt": "error" not in two or two["spoilt"]}
     return {**one, **two} if "error" in two else one
 

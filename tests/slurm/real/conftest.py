@@ -16,7 +16,8 @@ from tests.slurm.real.cluster import Cluster, Site, served
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """By its parameter, where a module gives one, Slurm knows which processes are a task's (`ProctrackType`)."""
     if shutil.which("slurmctld", path=os.environ["PATH"] + ":/usr/sbin") is None:
         missing = "Slurm is not installed: run `make slurm`"
         if os.environ.get("CI"):
@@ -25,7 +26,7 @@ def cluster() -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="ps", ignore_cleanup_errors=True) as name:
         Path(name).chmod(0o755)  # sandboxes' users must be able to pass
         cluster = Cluster(Path(name) / "c")
-        cluster.admin("up", "4", "8")
+        cluster.admin("up", "4", "8", getattr(request, "param", "linuxproc"))
         try:
             yield cluster
         finally:

@@ -15,7 +15,12 @@ from tests.slurm.real.cluster import Cluster, Site
 from tests.slurm.real.work import expect_all, jobs_boxes, submitted, until_leased, until_workers
 from tests.support.service import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm-failures")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("slurm-failures"),
+    pytest.mark.parametrize("cluster", ["pgid"], indirect=True),  # kills less than what a task has started
+]
 INIT, EVAL = {"kind": "init", "least": 1}, {"kind": "eval", "least": 1}
 SCORED = {**EVAL, "sandbox": "bubblewrap"}
 

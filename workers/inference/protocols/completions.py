@@ -17,6 +17,7 @@ from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.protocols.answers import check_prompt, check_tokens, decode, only, require_ok, whole
 from workers.inference.protocols.sampling import SamplingFields, sampling_fields
 from workers.inference.protocols.streams import (
+    COUNTS,
     STREAM_INTERVAL,
     Lossy,
     check_count,
@@ -123,11 +124,13 @@ class _Stream:
                 self._tokens.add(ids, logprobs)
             if delta.finish_reason is not None:
                 self._last = delta
+        if told.usage is not None:
+            self._tokens.counted(self._backend, told.usage.completion_tokens)
 
     def answer(self) -> _Answer:
         """The whole, without log-probabilities. Raises `InferenceError` where its end has not come."""
         last = ended(self._backend, self._last)
-        check_count(self._backend, len(self._tokens.ids), self._usage.completion_tokens if self._usage else None)
+        check_count(self._backend, self._tokens, self._usage.completion_tokens if self._usage else None)
         choice = _Choice(
             finish_reason=last.finish_reason or "",
             token_ids=self._tokens.ids,
@@ -192,14 +195,15 @@ class Completions:
         tokens = self._lossy.streamed(backend.address, request.arrived)
         stream = _Stream(backend.address, tokens) if tokens is not None else None
         body = self._encode(backend, request, streams=stream is not None)
-        answer = await self._transport.post(
-            backend.address,
-            ROUTE,
-            body,
-            headers=headers,
-            answer_s=request.answer_s,
-            events=stream.event if stream is not None else None,
-        )
+        with self._lossy.counting(backend.address):
+            answer = await self._transport.post(
+                backend.address,
+                ROUTE,
+                body,
+                headers=headers,
+                answer_s=request.answer_s,
+                events=stream.event if stream is not None else None,
+            )
         require_ok(backend.address, ROUTE, answer)
         seconds = time.perf_counter() - started
         if stream is None or tokens is None or answer.body:
@@ -220,7 +224,7 @@ class Completions:
             model=backend.adapter or backend.model or UNSET,
             cache_salt=backend.cache_salt or UNSET,
             stream=streams or UNSET,
-            stream_options={"include_usage": True} if streams else UNSET,
+            stream_options=COUNTS if streams else UNSET,
             stream_interval=STREAM_INTERVAL if streams else UNSET,
             **sampling_fields(request),
         )

@@ -21,7 +21,7 @@ from workers.inference.protocols.abort import Aborter, sglang_id
 from workers.inference.protocols.answers import check_prompt, check_tokens, decode, require_ok, whole
 from workers.inference.protocols.sampling import NeutralFields
 from workers.inference.protocols.spans import WeightVersion, first_and_last, read_spans
-from workers.inference.protocols.streams import Lossy, TokensLost, ended, refuse_error, say_whole
+from workers.inference.protocols.streams import Lossy, check_count, ended, refuse_error, say_whole
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
 
@@ -107,16 +107,16 @@ class _Stream:
         had, has = len(self._tokens.ids), meta.completion_tokens
         entries = meta.output_token_logprobs or []
         new = entries[had:] if has is not None and len(entries) == has else entries
-        if has is not None and had + len(new) != has:
-            raise TokensLost(f"backend {self._backend}: its stream had {had + len(new)} tokens of {has}")
         ids, logprobs = _read_tokens(self._backend, _Answer(msgspec.structs.replace(meta, output_token_logprobs=new)))
         self._tokens.add(ids, logprobs, meta.weight_version)
+        self._tokens.counted(self._backend, has)
 
     def answer(self) -> _Answer:
         """The whole. Raises `InferenceError` where its end has not come."""
         pairs = zip(self._tokens.logprobs, self._tokens.ids, strict=True)
         entries: list[tuple[float | None, int, Any]] = [(logprob, token, None) for logprob, token in pairs]
         last = ended(self._backend, self._last)
+        check_count(self._backend, self._tokens, last.completion_tokens)
         return _Answer(msgspec.structs.replace(last, output_token_logprobs=entries))
 
 
@@ -182,7 +182,8 @@ class SglangGenerate:
             read = decode(backend.address, self._decoder, answer.body)
             say_whole(tokens)
         else:
-            read = stream.answer()
+            with self._lossy.counting(backend.address):
+                read = stream.answer()
         return self._read(backend.address, request, read, before, time.perf_counter() - started)
 
     def _encode(self, backend: Endpoint, request: GenerateRequest, *, streams: bool) -> bytes:

@@ -8,15 +8,12 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
-from workers.inference.arrived import CallTokens
+from workers.inference.arrived import CallTokens, TokensLost
 from workers.inference.protocol import InferenceError, MalformedAnswer
 
 STREAM_INTERVAL: Final = 8  # tokens of an event, where a server can be asked: one each costs eight times the CPU
+COUNTS: Final = {"include_usage": True, "continuous_usage_stats": True}  # in each event, and at the end
 _T = TypeVar("_T")
-
-
-class TokensLost(MalformedAnswer):
-    """A stream has left tokens out, as some servers do that send several at once."""
 
 
 class Lossy:
@@ -32,7 +29,7 @@ class Lossy:
             if tokens is not None:
                 self._streams.add(tokens)
             return tokens
-        tokens.unable = "leaves tokens out of its streams"
+        tokens.unable = "leaves tokens out of its streams, or does not count them"
         return None
 
     @contextmanager
@@ -60,10 +57,11 @@ def ended(backend: str, last: _T | None) -> _T:
     return last
 
 
-def check_count(backend: str, got: int, told: int | None) -> None:
+def check_count(backend: str, tokens: CallTokens, told: int | None) -> None:
     """Raises `TokensLost` unless as many tokens came as the backend says that it has sampled."""
-    if told is not None and told != got:
-        raise TokensLost(f"backend {backend}: its stream had {got} tokens, and it says that it has sampled {told}")
+    if told is None:
+        raise TokensLost(f"backend {backend}: its stream does not say how many tokens it has")
+    tokens.counted(backend, told)
 
 
 def check_pairs(backend: str, ids: Sequence[int], logprobs: Sequence[float]) -> None:

@@ -19,7 +19,15 @@ from workers.inference.protocols.abort import Aborter
 from workers.inference.protocols.answers import check_prompt, check_tokens, decode, only, require_ok
 from workers.inference.protocols.sampling import SamplingFields, sampling_fields
 from workers.inference.protocols.spans import WeightVersion, first_and_last, read_spans
-from workers.inference.protocols.streams import STREAM_INTERVAL, Lossy, check_count, ended, refuse_error, say_whole
+from workers.inference.protocols.streams import (
+    COUNTS,
+    STREAM_INTERVAL,
+    Lossy,
+    check_count,
+    ended,
+    refuse_error,
+    say_whole,
+)
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import HttpTransport
 
@@ -118,11 +126,13 @@ class _Stream:
                 self._tokens.add(delta.token_ids, _read_logprobs(self._backend, delta))
             if delta.finish_reason is not None:
                 self._last = delta
+        if told.usage is not None:
+            self._tokens.counted(self._backend, told.usage.completion_tokens)
 
     def answer(self) -> _Answer:
         """The whole, without log-probabilities. Raises `InferenceError` where its end has not come."""
         last = ended(self._backend, self._last)
-        check_count(self._backend, len(self._tokens.ids), self._usage.completion_tokens if self._usage else None)
+        check_count(self._backend, self._tokens, self._usage.completion_tokens if self._usage else None)
         choice = _Choice(
             token_ids=self._tokens.ids,
             finish_reason=last.finish_reason or "",
@@ -180,14 +190,15 @@ class VllmGenerate:
         stream = _Stream(backend.address, tokens) if tokens is not None else None
         body = self._encode(backend, request, streams=stream is not None)
         try:
-            answer = await self._transport.post(
-                backend.address,
-                ROUTE,
-                body,
-                headers=headers,
-                answer_s=request.answer_s,
-                events=stream.event if stream is not None else None,
-            )
+            with self._lossy.counting(backend.address):
+                answer = await self._transport.post(
+                    backend.address,
+                    ROUTE,
+                    body,
+                    headers=headers,
+                    answer_s=request.answer_s,
+                    events=stream.event if stream is not None else None,
+                )
         except asyncio.CancelledError:
             await self._aborter.abort(backend, request.request_id)
             raise
@@ -209,7 +220,7 @@ class VllmGenerate:
             token_ids=request.prompt_ids,
             sampling_params=_SamplingParams(**sampling_fields(request), stream_interval=interval),
             stream=streams,
-            stream_options={"include_usage": True} if streams else None,
+            stream_options=COUNTS if streams else None,
             model=backend.adapter or backend.model,
             cache_salt=backend.cache_salt,
         )

@@ -10,15 +10,16 @@ from msgspec.structs import replace
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import FakeSampling, Reply, autoregressive
 from tests.unit.workers.inference.conftest import PROMPT, info, policy_over
-from workers.inference.arrived import Arrived, CallTokens
+from workers.inference.arrived import UNCOUNTED, Arrived, CallTokens, TokensLost
 from workers.inference.assignment import FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import UNREPEATABLE
 from workers.inference.protocol import Completion
-from workers.inference.protocols.streams import Lossy, TokensLost, check_count
+from workers.inference.protocols.streams import Lossy
 
 pytestmark = pytest.mark.anyio
 END = 999
+LOSSY = "leaves tokens out of its streams, or does not count them"
 STREAMING = (WireProtocol.VLLM_GENERATE, WireProtocol.SGLANG_GENERATE, WireProtocol.COMPLETIONS)
 
 
@@ -261,7 +262,63 @@ async def test_a_stream_that_leaves_tokens_out_is_found_and_not_asked_for_again(
         async with InferenceClients() as fresh:
             both = Both(fresh, backend, backend, protocol)
             assert told(await both.turn()) == told(await both.uncut()), protocol
-            assert both.reasons == [f"backend {backend.address} leaves tokens out of its streams"]
+            assert both.reasons == [
+                f"backend {backend.address} leaves tokens out of its streams, or does not count them"
+            ]
+
+
+@pytest.mark.parametrize("protocol", STREAMING)
+async def test_a_stream_that_leaves_tokens_out_and_is_cut_before_its_end_gives_the_uncut_turn(
+    backend: FakeBackend, other: FakeBackend, protocol: WireProtocol
+) -> None:
+    """At any place: what lacks a token is noticed by the next event, and what came before lacks none."""
+    backend.flow.loses = True
+    for place in range(6):
+        async with InferenceClients() as fresh:
+            both = Both(fresh, backend, other, protocol)
+            whole = await both.uncut()
+            backend.flow.cut_next(place)
+            assert told(await both.turn()) == told(whole), place
+            backend.flow.clear()
+
+
+@pytest.mark.parametrize("protocol", [WireProtocol.VLLM_GENERATE, WireProtocol.COMPLETIONS])
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_cut_stream_whose_events_count_nothing_starts_again_and_says_why(
+    clients: InferenceClients,
+    backend: FakeBackend,
+    other: FakeBackend,
+    protocol: WireProtocol,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    guarded: bool,
+) -> None:
+    """The control takes what has arrived: then the turn lacks a token, and nobody has noticed."""
+    if not guarded:
+        monkeypatch.setattr(CallTokens, "held", True)
+    backend.flow.loses, backend.flow.counts = True, False
+    both = Both(clients, backend, other, protocol)
+    whole = await both.uncut()
+    backend.flow.cut_next(4)
+    answer = await both.turn()
+    assert (told(answer) == told(whole)) is guarded
+    assert both.reasons == ([f"backend {backend.address} {UNCOUNTED}"] if guarded else [])
+    assert other.flow.sent == len(whole.ids) or not guarded
+
+
+@pytest.mark.parametrize("protocol", STREAMING)
+async def test_a_stream_that_never_counts_is_not_used_and_not_asked_for_again(
+    backend: FakeBackend, protocol: WireProtocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with InferenceClients() as fresh:
+        both = Both(fresh, backend, backend, protocol)
+        whole = await both.uncut()
+        backend.flow.counts, backend.flow.totals = False, False
+        assert told(await both.turn()) == told(whole)
+        assert both.reasons == [f"backend {backend.address} {LOSSY}"]
+        sent = backend.flow.sent
+        assert told(await both.turn()) == told(whole)
+        assert backend.flow.sent == sent
 
 
 async def test_other_streams_of_a_backend_that_leaves_tokens_out_are_not_used() -> None:
@@ -270,9 +327,10 @@ async def test_other_streams_of_a_backend_that_leaves_tokens_out_are_not_used() 
     for each in (first, second, elsewhere):
         assert lossy.streamed(each.backend, each) is each
         each.add([1], [-0.5])
+        each.counted("b", 1)
     assert None not in [await each.part() for each in (first, second, elsewhere)]
     with pytest.raises(TokensLost), lossy.counting("b"):
-        check_count("b", 1, 2)
+        first.counted("b", 2)
     assert [await each.part() is None for each in (first, second, elsewhere)] == [True, True, False]
 
 
@@ -311,6 +369,7 @@ async def test_what_a_call_leaves_while_it_is_read_counts_once(*, used: bool) ->
 
     call = arrived.call = CallTokens("b", before="1", certain=certain)
     call.add([1, 2], [-0.5, -0.5])
+    call.counted("b", 2)
     ended = Completion(ids=[1, 2], logprobs=[-0.5, -0.5], finish_reason="abort", backend="b")
     assert await arrived.so_far() == (ended if used else None)
 
