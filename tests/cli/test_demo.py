@@ -72,7 +72,9 @@ class Terminal:
     def __init__(self, *words: object, ci: str = "") -> None:
         self.said = ""
         self._terminal, side = pty.openpty()
-        argv, env = command("demo", *words), {**os.environ, "CI": ci}
+        # A shell starts what runs in the background with SIGINT ignored, and a child inherits that.
+        argv = ["env", "--default-signal=INT", *command("demo", *words)]
+        env = {**os.environ, "CI": ci}
         self.process = subprocess.Popen(argv, stdin=side, stdout=side, stderr=side, start_new_session=True, env=env)
         os.close(side)
 
