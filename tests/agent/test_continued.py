@@ -298,6 +298,7 @@ async def test_tokens_that_are_not_used_are_taken_back() -> None:
         for told in ([1, 2], [3]):
             arrived.call = CallTokens("b")
             arrived.call.add(told, [-0.5] * len(told))
+            arrived.call.counted("b", len(told))
             while log.arrived() != len(told):
                 await asyncio.sleep(0.001)
             arrived.call = None  # as the policy does with it
