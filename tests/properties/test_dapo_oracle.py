@@ -55,8 +55,8 @@ steps = st.builds(
 runs = st.lists(steps, min_size=1, max_size=3)
 
 
-class Died(Exception):
-    """The process is gone."""
+class Died(BaseException):
+    """The process is gone: nothing in it takes this for a fault of one run, which would be left out for seconds."""
 
 
 class Mortal(Store):
@@ -229,7 +229,7 @@ async def survive(sampler: Sampler, plan: list[Step], rng: random.Random) -> lis
     return await sampler.records()
 
 
-@settings(max_examples=1_000 if SOAK else 40)
+@settings(max_examples=1_000 if SOAK else 120)
 @given(plan=runs, seed=st.integers(0, 1 << 32))
 def test_whoever_dies_between_two_calls_every_group_is_accounted_for_once(
     run_server: tuple["asyncio.Runner", Sampler], plan: list[Step], seed: int
