@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from sandbox.attack import limits
 from sandbox.isolators.masks import masked_directories, masked_files
 
 
@@ -14,6 +15,7 @@ class Control(enum.Enum):
 
     UNSEALED = "the same kind of sandbox without filter, masks and a hidden server"
     HOST = "a plain process of this machine, as the sandboxes' user"
+    WIDE = "the same kind of sandbox with wide limits"
     NONE = "nothing: the attack is on the protocol, which is the same everywhere"
 
 
@@ -29,7 +31,8 @@ class Attack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CALLS = {
-    "io-uring": "io_uring_setup", "userfaultfd": "userfaultfd", "memfd-secret": "memfd_secret", "clone3": "clone3",
+    "io-uring": "io_uring_setup", "userfaultfd": "userfaultfd", "memfd-secret": "memfd_secret", "memfd": "memfd_create",
+    "clone3": "clone3",
     "statmount": "statmount", "listmount": "listmount", "lsm-list": "lsm_list_modules", "posix-mqueue": "mq_open",
     "sysv-shm": "shmget", "sysv-msg": "msgget", "sysv-sem": "semget", "bpf": "bpf", "perf-event": "perf_event_open",
     "kexec-load": "kexec_load", "module-load": "init_module", "kernel-log": "syslog", "fanotify": "fanotify_init",
@@ -75,6 +78,7 @@ WIRE = {
     "second-configure": "second_configure", "half-frame": "half_frame", "oversize-frame": "oversize_frame",
     "end-mark-forgery": "end_mark_forgery", "stop-server": "stop_server", "kill-everything": "kill_everything",
 }  # fmt: skip
+LIMITS = "limits"
 SINGLE = ("keys", "key-users", "kallsyms", "config.gz", "timer_list")
 
 
@@ -107,9 +111,17 @@ def _sockets() -> Iterator[Attack]:
         yield Attack(name=name, group="sockets", program="socket_family", control=control, facts=facts)
 
 
+def _limits() -> Iterator[Attack]:
+    for name, (program, facts) in limits.ATTACKS.items():
+        yield Attack(name=name, group=LIMITS, program=program, control=Control.WIDE, facts=facts)
+    yield Attack(name="output", group=LIMITS, program="flood", control=Control.WIDE)
+    yield Attack(name="cpu-sessions", group=LIMITS, program="starve", control=Control.HOST, facts=limits.spinners())
+
+
 def attacks() -> Sequence[Attack]:
     """All, in the order of the table."""
     made = [*_each("keys", KEYS, Control.UNSEALED), *_calls(), *_each("kernel", OTHER_CALLS, Control.UNSEALED)]
     made += [*_sockets(), *_each("namespaces", NAMESPACES, Control.HOST), *_each("server", SERVER, Control.UNSEALED)]
     made += [*_masks(), *_each("host", HOST, Control.HOST), *_each("left", LEFT, Control.HOST, leaves=True)]
+    made += _limits()
     return [*made, *_each("protocol", WIRE, Control.NONE)]

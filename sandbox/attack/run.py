@@ -1,6 +1,7 @@
 """Carries attacks out, each first where its defence is missing, and judges what they achieved."""
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -9,21 +10,17 @@ from typing import Any
 
 import msgspec
 
-from sandbox.attack import wire
-from sandbox.attack.catalogue import Attack, Control, attacks
+from sandbox.attack import limits, wire
+from sandbox.attack.catalogue import LIMITS, Attack, Control, attacks
 from sandbox.attack.surroundings import PROGRAM_S, Surroundings
-from sandbox.errors import SandboxError, SandboxUnavailable
+from sandbox.errors import SandboxError, SandboxOverrun, SandboxUnavailable
 from sandbox.isolators import apptainer, bubblewrap
-from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
+from sandbox.protocol import Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 
 PLACE = "/tmp/attack.py"  # noqa: S108 - inside
 OWNER = "attack"
 SEALED, CONTROL = "sealed", "control"
-LIMITED = (
-    "Not tried: what uses up memory, CPU time, processes, files or disk. Control groups limit these, where they are "
-    "delegated; else the watchdog does, with an overshoot. See docs/reference/threats.md."
-)
-CONTAINED, NOT_CONTAINED, NOT_APPLICABLE = "contained", "NOT CONTAINED", "not applicable"
+CONTAINED, SOFT, NOT_CONTAINED, NOT_APPLICABLE = "contained", "soft", "NOT CONTAINED", "not applicable"
 
 
 class Try(msgspec.Struct, frozen=True):
@@ -39,11 +36,12 @@ class AttackResult(msgspec.Struct, frozen=True, kw_only=True):
     attack: Attack
     sealed: Try
     control: Try | None
+    soft: bool = False  # a limit that nothing on this machine enforces
 
     @property
     def verdict(self) -> str:
         if self.sealed.done:
-            return NOT_CONTAINED
+            return SOFT if self.soft else NOT_CONTAINED
         if self.control is not None and not self.control.done:
             return NOT_APPLICABLE
         return CONTAINED if self.sealed.done is False else NOT_CONTAINED
@@ -64,13 +62,25 @@ class Attacker:
 
     async def attack(self, chosen: Sequence[Attack]) -> list[AttackResult]:
         """Raises `SandboxError` if there can be no sandbox to attack."""
-        sealed = await self._in_sandboxes(chosen, SEALED)
+        reaching = [each for each in chosen if each.group != LIMITS]
+        sealed = await self._in_sandboxes(reaching, SEALED) if reaching else {}
         unsealed = [each for each in chosen if each.control is Control.UNSEALED]
         control = await self._in_sandboxes(unsealed, CONTROL) if unsealed else {}
         for each in chosen:
             if each.control is Control.HOST:
                 control[each.name] = await asyncio.to_thread(self._on_host, each)
-        return [AttackResult(attack=each, sealed=sealed[each.name], control=control.get(each.name)) for each in chosen]
+        greedy = [each for each in chosen if each.group == LIMITS]
+        sealed |= await self._over_limits(greedy, limits.NARROW)
+        control |= await self._over_limits([each for each in greedy if each.control is Control.WIDE], limits.WIDE)
+        return [
+            AttackResult(
+                attack=each,
+                sealed=sealed[each.name],
+                control=control.get(each.name),
+                soft=each in greedy and not limits.held_by_groups(each.program),
+            )
+            for each in chosen
+        ]
 
     def _provider(self, of: str) -> SandboxProvider:
         sealed = of == SEALED
@@ -109,8 +119,37 @@ class Attacker:
                 await sandbox.close()
             await provider.aclose()
 
-    async def _sandbox(self, provider: SandboxProvider) -> Sandbox:
-        sandbox = await provider.create(SandboxSpec(owner=OWNER, image=self._image))
+    async def _over_limits(self, chosen: Sequence[Attack], bounds: SandboxLimits) -> dict[str, Try]:
+        """Each in a sandbox of its own, since it may be the end of it."""
+        provider = self._provider(SEALED)
+        try:
+            return {each.name: await self._greedy(provider, each, bounds) for each in chosen}
+        finally:
+            await provider.aclose()
+
+    async def _greedy(self, provider: SandboxProvider, attack: Attack, bounds: SandboxLimits) -> Try:
+        async with contextlib.AsyncExitStack() as end:
+
+            async def made(**about: Any) -> Sandbox:
+                sandbox = await self._sandbox(provider, **about)
+                end.push_async_callback(sandbox.close)
+                return sandbox
+
+            if attack.program == "starve":
+                pair = await made(limits=limits.SPINNING), await made(evaluates=True)
+                left = await limits.starved(*pair, PLACE)
+                return Try(
+                    bool(left), f"a neighbour has {left}" if left else "a neighbour keeps more than half of its CPU"
+                )
+            sandbox = await made(limits=bounds)
+            if attack.program == "flood":
+                kept = await limits.flood(sandbox)
+                return Try(bool(kept), kept or "the rest was dropped")
+            tried = await self._try(sandbox, attack.program, self._facts(attack, SEALED))
+            return tried if await limits.answers(sandbox) else Try(True, f"no other command is answered ({tried.said})")
+
+    async def _sandbox(self, provider: SandboxProvider, **about: Any) -> Sandbox:
+        sandbox = await provider.create(SandboxSpec(owner=OWNER, image=self._image, **about))
         await sandbox.write_file(PLACE, self._around.program)
         if (await sandbox.run(["python3", "-c", ""])).exit_code != 0:
             await sandbox.close()
@@ -126,9 +165,13 @@ class Attacker:
     async def _try(self, sandbox: Sandbox, program: str, facts: Mapping[str, Any]) -> Try:
         try:
             result = await sandbox.run(["python3", PLACE, program, json.dumps(facts)], timeout_s=PROGRAM_S)
+        except SandboxOverrun as error:
+            return Try(False, f"the sandbox has ended: {error}")
         except SandboxError as error:
             return Try(None, f"the sandbox is lost: {error}")
-        return _read(result.exit_code, result.stdout + result.stderr)
+        if result.exit_code in limits.KILLED and not result.stdout:
+            return Try(False, "it was killed")
+        return _read(result.exit_code, result.stdout or result.stderr)
 
     async def _on_wire(self, sandbox: Sandbox, attack: Attack) -> Try:
         achieved = await wire.PROGRAMS[attack.program](sandbox)
@@ -168,6 +211,7 @@ def report(results: Sequence[AttackResult]) -> int:
     for each in results:
         print(f"{each.attack.group:<10}  {each.attack.name:<22}  {each.verdict:<14}  {each.said}".rstrip())
     counts = Counter(each.verdict for each in results)
-    print(", ".join(f"{counts[verdict]} {verdict}" for verdict in (CONTAINED, NOT_CONTAINED, NOT_APPLICABLE)))
-    print(LIMITED)
+    print(", ".join(f"{counts[verdict]} {verdict}" for verdict in (CONTAINED, SOFT, NOT_CONTAINED, NOT_APPLICABLE)))
+    if counts[SOFT]:
+        print(limits.SOFT)
     return int(counts[NOT_CONTAINED] > 0)

@@ -17,7 +17,10 @@ from sandbox.isolators.payload import joined
 from sandbox.server.libc import syscall
 from sandbox.server.sealing.calls import MISSING, numbers
 
-MODULES = ("server/sealing/calls", *(f"attack/inside/{name}" for name in ("tools", "keys", "kernel", "host", "main")))
+MODULES = (
+    "server/sealing/calls",
+    *(f"attack/inside/{name}" for name in ("tools", "keys", "kernel", "host", "limits", "main")),
+)
 VARIABLE = "SANDBOX_ATTACK_SECRET"
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - where attacks leave files
 SLEEP = ("-S", "-c", "import time; time.sleep(600)")

@@ -5,17 +5,18 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from sandbox.attack import wire
-from sandbox.attack.catalogue import attacks
-from sandbox.attack.run import CONTAINED, CONTROL, NOT_APPLICABLE, NOT_CONTAINED, Attacker, attack, report
+from sandbox.attack import limits, wire
+from sandbox.attack.catalogue import Attack, attacks
+from sandbox.attack.run import CONTAINED, CONTROL, NOT_APPLICABLE, NOT_CONTAINED, SOFT, Attacker, Try, attack, report
 from sandbox.attack.surroundings import MODULES, Surroundings
 from sandbox.isolators.payload import joined
-from sandbox.protocol import Mount, Sandbox, SandboxProvider
+from sandbox.lifetime import cgroup
+from sandbox.protocol import Mount, Sandbox, SandboxLimits, SandboxProvider
 from tests.sandbox.conftest import ISOLATED, TOOLS_DIR, WITHOUT_PYTHON, Create
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ SOMEWHERE = {
     "int80-number", "filter-undo", "tiocsti", "ptrace-server", "proc-kallsyms", "proc-keys", "clone3-newuser",
     "sysv-shm", "personality-exec", "netlink-sockdiag",
 }  # fmt: skip
+GREEDY = {"memory-let-go", "processes"}  # `make test-security` tries all
 SEALED_EVERYWHERE = {"affinity-widen", "hide-memory", "proc-hardware"}
 
 
@@ -39,6 +41,14 @@ class Undefended(Attacker):
     def _provider(self, of: str) -> SandboxProvider:
         del of
         return super()._provider(CONTROL)
+
+
+class Unlimited(Attacker):
+    """Attacks on sandboxes that may take what they want."""
+
+    async def _over_limits(self, chosen: Sequence[Attack], bounds: SandboxLimits) -> dict[str, Try]:
+        del bounds
+        return await super()._over_limits(chosen, limits.WIDE)
 
 
 @pytest.fixture
@@ -73,6 +83,32 @@ def test_without_the_seal_the_same_attacks_are_not_contained(
     assert f"0 {CONTAINED}, " in capsys.readouterr().out
 
 
+@isolated
+def test_what_takes_more_than_its_limits_is_contained(kind: str, state_dir: Path) -> None:
+    verdicts = {each.attack.name: each.verdict for each in attack(kind, None, state_dir, TOOLS_DIR, GREEDY)}
+    without_groups = SOFT if cgroup.delegated() is None else CONTAINED
+    assert verdicts == {**dict.fromkeys(GREEDY, CONTAINED), "memory-let-go": without_groups}
+
+
+def test_without_its_limits_a_sandbox_contains_none_of_these(state_dir: Path) -> None:
+    chosen = [each for each in attacks() if each.name in GREEDY]
+    with Surroundings() as around:
+        results = asyncio.run(Unlimited("bubblewrap", None, state_dir, TOOLS_DIR, around).attack(chosen))
+    held = {each.attack.name for each in results if each.verdict not in {NOT_CONTAINED, SOFT}}
+    assert held == set(), results
+
+
+def test_what_only_control_groups_hold_is_soft_where_there_are_none(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cgroup, "delegated", lambda: None)
+    results = attack("bubblewrap", None, state_dir, TOOLS_DIR, {"memory-let-go"})
+    assert report(results) == 0
+    told = capsys.readouterr().out
+    assert "0 contained, 1 soft, 0 NOT CONTAINED" in told
+    assert "--sandbox untrusted" in told
+
+
 @without_python
 @pytest.mark.anyio
 async def test_a_sandbox_without_python_is_sealed_by_the_same_filter(create: Create) -> None:
@@ -102,7 +138,7 @@ def test_no_attack_is_without_its_program_and_names_are_unique() -> None:
     names = [each.name for each in attacks()]
     assert len(names) == len(set(names)) >= 90
     defined = {node.name for node in ast.walk(ast.parse(joined(MODULES))) if isinstance(node, ast.FunctionDef)}
-    assert {each.program for each in attacks()} <= defined | set(wire.PROGRAMS)
+    assert {each.program for each in attacks()} <= defined | set(wire.PROGRAMS) | {"flood"}
 
 
 def test_the_programs_are_python_3_8(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ def open_call(facts: dict[str, Any]) -> str:
     """Calls whose arguments here are wrong, or do nothing."""
     buffer, own = bytes(128), os.getpid()
     arguments = {
-        "io_uring_setup": (1, buffer), "userfaultfd": (1,), "memfd_secret": (0,), "statmount": (None, None, 0, 0),
+        "io_uring_setup": (1, buffer), "userfaultfd": (1,), "memfd_secret": (0,), "memfd_create": (None, 0),
+        "statmount": (None, None, 0, 0),
         "listmount": (None, None, 0, 0), "lsm_list_modules": (None, None, 0), "clone3": (None, 0),
         "mq_open": (b"prorl-attack", os.O_CREAT | os.O_RDWR, 0o600, None), "shmget": (0, 4096, 0o600),
         "msgget": (0, 0o600), "semget": (0, 1, 0o600), "bpf": (0, None, 0), "perf_event_open": (buffer, 0, -1, -1, 0),
