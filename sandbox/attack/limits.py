@@ -82,9 +82,14 @@ async def share(sandbox: Sandbox, place: str) -> float:
     return float(json.loads(result.stdout)["said"])
 
 
-async def starved(spinning: Sandbox, scoring: Sandbox, place: str) -> str:
-    """Says what a program of EVAL has left beside a sandbox that spins in many sessions; empty where that is enough."""
+async def shares(spinning: Sandbox, scoring: Sandbox, place: str) -> tuple[float, float]:
+    """The part of a CPU that a program of EVAL has, alone and beside a sandbox that spins in many sessions."""
     alone = await share(scoring, place)
     await spinning.run(["python3", place, "spinners", json.dumps(spinners())])
-    left = max([await share(scoring, place) for _ in range(2)])  # of two: other work on the machine comes and goes
+    return alone, max([await share(scoring, place) for _ in range(2)])  # other work on the machine comes and goes
+
+
+async def starved(spinning: Sandbox, scoring: Sandbox, place: str) -> str:
+    """Says what such a program has left; empty where that is enough."""
+    alone, left = await shares(spinning, scoring, place)
     return f"{left:.2f} of a CPU, of {alone:.2f}" if left <= alone / 2 else ""
