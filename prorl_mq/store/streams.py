@@ -10,7 +10,7 @@ from prorl_mq.schema.ids import EntryId, JobRef, Token, id_at
 from prorl_mq.schema.items import Claim, Entry, Lane
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.core import Repeat
-from prorl_mq.store.layout.keys import GROUP, Keys, lanes_of
+from prorl_mq.store.layout.keys import GROUP, Keys, lane_name, lanes_of
 from prorl_mq.store.scripts import script
 from prorl_mq.store.server.connection import ask, patiently
 from prorl_mq.store.store import Store
@@ -27,7 +27,16 @@ class Pending(NamedTuple):
 
 async def ensure(redis: Redis, streams: Iterable[str]) -> None:
     """Makes streams and their group where they are missing; nothing that is already on a stream is skipped."""
-    await script("ensure")(redis, list(streams), {"consumers": GROUP})
+    await script("ensure")(redis, list(streams), {"consumers": GROUP, "name": ""})
+
+
+async def _ensure_listed(store: Store, stream: str) -> None:
+    """As `ensure`; a lane of a node or of a task family only while it is listed."""
+    lane, listed = store.keys.lane(stream), []
+    name = lane.node or "" if lane.family is None else lane_name(lane)
+    if name:
+        listed = [store.keys.lanes if lane.family is None else store.keys.family_lanes]
+    await script("ensure")(store.redis, [stream, *listed], {"consumers": GROUP, "name": name})
 
 
 def shared(keys: Keys) -> list[str]:
@@ -104,7 +113,7 @@ async def read_long_ago(store: Store, stream: str, *, idle_ms: int, start: str, 
     except ResponseError as error:
         if not str(error).startswith(MISSING):
             raise
-        await ensure(store.redis, [stream])
+        await _ensure_listed(store, stream)
         return []
     return await _pending(store, stream, rows)
 

@@ -246,7 +246,7 @@ async def _(_queue: Queue) -> Act:
 
 @case("ensure", 0)
 async def _(_queue: Queue) -> Act:
-    keys = {"consumers": GROUP_NAME}
+    keys = {"consumers": GROUP_NAME, "name": ""}
 
     async def act(q: Queue) -> Any:
         lane = q.keys.stage(Stage.RUN, "n9")
