@@ -68,6 +68,7 @@ class PauseEnds:
             return IDLE_S
         if await self.clock.jumped():
             return 0.0
+        now_ms = min(now_ms, await self.store.now_ms())  # another duty may have put right what it was told before
         looked = await jobs.read(self.store, refs)
         expiring = [job for job in looked if job and job.ends == PauseEnd.EXPIRE]
         await resume_jobs(self.store, [job.ref for job in looked if job and job.ends != PauseEnd.EXPIRE], over=True)

@@ -25,7 +25,7 @@ from prorl_mq.store.payloads.limits import SMALL_BYTES
 from prorl_mq.store.server.connection import RedisSettings
 from sandbox.fake import FakeProvider
 from sandbox.protocol import SandboxSpec
-from tests.support.queue import POOL, Queue, spec
+from tests.support.queue import POOL, RUN, Queue, spec
 from tests.worker.stage import until
 from tests.worker.test_turn_logs import NODE, Place, Turns
 from workers.handler import Ran, Run, TurnLog
@@ -231,6 +231,25 @@ async def test_a_pause_that_is_over_ends_as_it_was_ordered(place: Paused, then: 
     await ends.turn()
     assert await place.state() == state
     assert await place.queue.command("ZCARD", place.queue.keys.paused) == 0
+
+
+@pytest.mark.parametrize("put_right", [True, False])
+async def test_a_hold_outlives_a_jump_of_the_clock_that_another_duty_has_put_right(
+    place: Paused, put_right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time was read before, and the look at the clock finds nothing any more. The control: time that has passed."""
+    store, keys = place.queue.store, place.queue.keys
+    now_ms = await store.now_ms()
+    await store.hold_run(RUN, now_ms + 60_000)
+    told = [now_ms + 3_600_000] * (2 if put_right else 10)
+
+    async def read() -> int:
+        return told.pop() if told else now_ms
+
+    monkeypatch.setattr(store, "now_ms", read)
+    await PauseEnds(store, ServiceClock(store, lease_ms=1_000)).turn()
+    held = await place.queue.command("ZSCORE", keys.paused_runs, RUN) is not None
+    assert held == put_right
 
 
 async def test_a_rollout_that_cannot_be_stopped_at_a_turn_is_cut_when_the_grace_time_is_over(place: Paused) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -181,3 +182,37 @@ async def test_each_answered_beat_compares(queue: Queue, settings: RedisSettings
 
         await until(given_back)
         await until(lambda: worker.slots.free == 0)  # the worker hears of it after Redis has it
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_what_waits_for_its_spec_is_not_read_again(
+    queue: Queue, settings: RedisSettings, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read's own answer for the spec is late. The control: a worker that does not know what it is about to begin
+    finds the entry once more, performs it, and then once again.
+    """
+    held = asyncio.Event()
+    read = work.specs
+
+    async def late(*given: Any, **about: Any) -> Any:
+        found = await read(*given, **about)
+        if not held.is_set():
+            held.set()
+            await released.wait()
+        return found
+
+    released = asyncio.Event()
+    monkeypatch.setattr(work, "specs", late)
+    if not known:
+        monkeypatch.setattr(Worker, "_entries", lambda self: self.slots.entries())
+    stage = Acting(finish)
+    async with working(options(settings, lease_ms=600), stage):
+        refs = await queue.admitted()
+        await held.wait()
+        if known:
+            await asyncio.sleep(1.0)  # beats and looks pass
+        else:
+            await until(lambda: stage.begun == refs)
+        released.set()
+        await until(lambda: len(stage.begun) == (1 if known else 2))
+    assert set(stage.begun) == set(refs)

@@ -28,7 +28,7 @@ from workers.process.jobs import Jobs
 from workers.process.lanes import Lanes
 from workers.process.leasing import Leasing
 from workers.process.lifetime import TimeLimit
-from workers.process.read import Read, Reading
+from workers.process.read import Place, Read, Reading
 from workers.process.repairs import Repairs
 from workers.process.slots import Slots
 from workers.process.turn_logs import TurnLogs
@@ -57,6 +57,7 @@ class Worker:
         self.keys = Keys(settings.redis.namespace)
         outage_ms, payloads = settings.redis.outage_ms, payloads_of(settings.redis)
         self.store = Store(redis, self.keys, name=settings.worker_name, outage_ms=outage_ms, payloads=payloads)
+        self._taking: set[Place] = set()
         self.slots = Slots(settings.slots)
         self.commits = Commits(self.store)
         self._limit = TimeLimit(settings.ends_at_ms)
@@ -97,7 +98,7 @@ class Worker:
         redis = self.settings.redis
         blocking, following = (connect(redis, connections=1, wired=True) for _ in range(2))
         reader = work.Reader(blocking, self.store.name)
-        reading = Reading(self.settings, self.store, reader, self.lanes, held=self.slots.entries, takes=self.node.takes)
+        reading = Reading(self.settings, self.store, reader, self.lanes, held=self._entries, takes=self.node.takes)
         repairs = Repairs(self.slots, self.jobs, reading, self.claims, self.settings)
         cancels = work.Cancels(following, self.keys, outage_ms=redis.outage_ms)
         heartbeat = self._heartbeat(reading, repairs)
@@ -147,8 +148,16 @@ class Worker:
             # A read is not cut short while it may still bring entries: they would wait for the reaper.
             if not await _first(read, stop, patience_s=STOP_READING_S):
                 return
-            for found in read.result():
-                await self._take(found, stage)
+            self._taking = {(found.lane, entry.entry) for found in read.result() for entry in found.entries}
+            try:
+                for found in read.result():
+                    await self._take(found, stage)
+            finally:
+                self._taking = set()
+
+    def _entries(self) -> set[Place]:
+        """Entries that are held, or were read and are about to be: to read these again would perform them twice."""
+        return self.slots.entries() | self._taking
 
     def _over(self) -> bool:
         """Too late for another job, or idle for too long."""
