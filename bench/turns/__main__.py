@@ -96,7 +96,8 @@ async def killed(kind: str, size: tuple[int, int], rounds: int) -> None:
                 print("|---|---|--:|--:|--:|--:|--:|")
                 for number in range(rounds):
                     for label, source, seed in (
-                        ("undisturbed", "walk", None), ("killed", "walk", number), ("killed", "walk-again", number),
+                        ("undisturbed", "walk", None), ("undisturbed", "walk-again", None),
+                        ("killed", "walk", number), ("killed", "walk-again", number),
                     ):  # fmt: skip
                         done = await batch(world, store, walker, f"{label}-{source}-{number}", source, size, seed, calm)
                         log = "yes" if source == "walk" else "no"

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from prorl_mq.errors import Conflict, NotFound, OverQuota, PayloadUnavailable
-from prorl_mq.rules.memory import LOG_SHARE
+from prorl_mq.rules.memory import LOG_SHARE, log_room
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import BatchRef, JobParts, JobRef, batch_ref, group_ref, job_parts, job_ref, public, run_of
 from prorl_mq.schema.items import GroupSpec, NewBatch, NewFork, NewGroup, StoredGroup
@@ -229,9 +229,10 @@ async def _room_for(store: Store, ref: JobRef, size: int) -> None:
     memory = await fitness.memory(store)
     if size > BLOB_BYTES:
         raise _refused(ref, f"its turns and its task have {size >> 20} MiB; {BLOB_BYTES >> 20} MiB are allowed")
-    if memory.limit and memory.used + size > LOG_SHARE * memory.limit:
+    room = log_room(memory)
+    if room is not None and size > room:
         raise OverQuota(
-            f"Redis uses {memory.share:.0%} of its memory, and has no room for the {size >> 10} KiB of a fork of "
+            f"Redis uses {memory.used >> 20} MiB of its memory, and has no room for the {size >> 10} KiB of a fork of "
             f"{public(ref)!r} below {LOG_SHARE:.0%}: acknowledge results, or give it more memory",
             retry_after_ms=2000,
         )
