@@ -51,6 +51,7 @@ class Outcome(msgspec.Struct):
     twice: int
     deaths: int
     equal: int  # trajectories that equal the undisturbed one
+    rest: float  # of a rollout's time, the part that is neither the policy's nor its calls': the median
 
 
 async def batch(
@@ -82,7 +83,15 @@ async def batch(
         given.total() - len(given),
         int(await store.read("HGET", store.keys.counters, "reclaims:reap") or 0) - before,
         sum(told(each) == told(calm[name]) for name, each in found.items()),
+        statistics.median(map(rest, found.values())),
     )
+
+
+def rest(trajectory: Trajectory) -> float:
+    """The part of a rollout's time in which neither the policy nor a call was waited for."""
+    turns = trajectory.turns
+    waited = [turn.llm_seconds + sum(call.seconds for call in turn.tool_calls) for turn in turns]
+    return 1 - sum(waited) / (turns[-1].started_seconds + waited[-1] - turns[0].started_seconds)
 
 
 async def killed(kind: str, size: tuple[int, int], rounds: int) -> None:
@@ -92,17 +101,18 @@ async def killed(kind: str, size: tuple[int, int], rounds: int) -> None:
         try:
             async with store_of(world) as store, (walker := Walker(STEP_S)).backend:
                 await started(world, store, walker, slots=size[0])
-                print("| workers | log | seconds | deaths of attempts | completions | sampled twice | equal |")
-                print("|---|---|--:|--:|--:|--:|--:|")
+                print("| workers | log | seconds | deaths | completions | sampled twice | equal | rest, % |")
+                print("|---|---|--:|--:|--:|--:|--:|--:|")
                 for number in range(rounds):
                     for label, source, seed in (
-                        ("undisturbed", "walk", None), ("killed", "walk", number), ("killed", "walk-again", number),
+                        ("undisturbed", "walk", None), ("undisturbed", "walk-again", None),
+                        ("killed", "walk", number), ("killed", "walk-again", number),
                     ):  # fmt: skip
                         done = await batch(world, store, walker, f"{label}-{source}-{number}", source, size, seed, calm)
                         log = "yes" if source == "walk" else "no"
                         print(
                             f"| {label} | {log} | {done.seconds:.0f} | {done.deaths} | {done.asked} | {done.twice} "
-                            f"| {done.equal} of {size[0]} |",
+                            f"| {done.equal} of {size[0]} | {100 * done.rest:.1f} |",
                             flush=True,
                         )
         finally:

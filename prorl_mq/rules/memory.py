@@ -8,7 +8,7 @@ from prorl_mq.schema.settings import RunSettings
 
 INTAKE_SHARE: Final = 0.70  # of maxmemory: above it no batch is accepted
 ADMIT_SHARE: Final = 0.85  # with what the jobs in flight may still store: above it no group begins
-LOG_SHARE: Final = 0.70  # above it rollouts continue without a log of turns, and none is forked
+LOG_SHARE: Final = 0.70  # of maxmemory, or of the host: above it rollouts continue without a log, and none is forked
 ASIDE_SHARE: Final = 0.50  # above it what is put aside in EVAL counts against what may wait there
 RUN_SHARE: Final = 0.25  # that one run's unacknowledged results may hold, where its settings do not say
 UNLIMITED_BYTES: Final = 4 << 30  # of one run, where Redis has no limit
@@ -17,10 +17,11 @@ FIRST_BYTES: Final = 64 << 10  # of one sample's result, before a run has its fi
 
 
 class Memory(NamedTuple):
-    """Redis's memory in bytes; `limit` is 0 where there is none."""
+    """Redis's memory in bytes; `limit` is 0 where there is none, `host` where the server does not say what its has."""
 
     used: int
     limit: int
+    host: int = 0
 
     @property
     def share(self) -> float:
@@ -43,6 +44,12 @@ def expected(jobs: Mapping[RunRef, int], sizes: Mapping[RunRef, int]) -> int:
 def room(memory: Memory, coming: int) -> int | None:
     """Bytes that new groups may come to store; None: Redis has no limit."""
     return int(ADMIT_SHARE * memory.limit) - memory.used - coming if memory.limit else None
+
+
+def log_room(memory: Memory) -> int | None:
+    """Bytes that the turns of running jobs may come to take; None: nothing is known that bounds them."""
+    limit = memory.limit or memory.host
+    return int(LOG_SHARE * limit) - memory.used if limit else None
 
 
 def why_no_room(memory: Memory, coming: int) -> str:

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple, NewType
 
+from prorl_mq.errors import NotFound
+
 TenantId = NewType("TenantId", str)
 RunRef = NewType("RunRef", str)  # tenant:run
 BatchRef = NewType("BatchRef", str)  # tenant:run:batch
@@ -55,6 +57,17 @@ def job_parts(ref: JobRef) -> JobParts:
     """Raises `ValueError` for anything that is not a job's id."""
     tenant, run, group, index = ref.split(":")
     return JobParts(TenantId(tenant), run, group, int(index))
+
+
+def asked_job(ref: JobRef) -> JobParts:
+    """The parts of an id that somebody has sent. Raises `NotFound` for anything that is no job's id."""
+    try:
+        parts = job_parts(ref)
+        if parts.sample >= 0 and job_ref(parts.group_ref, parts.sample) == ref:
+            return parts
+    except ValueError:
+        pass
+    raise NotFound(f"{public(ref)!r} is no job id; one reads run:group:index")
 
 
 def group_of(ref: JobRef) -> GroupRef:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from prorl_mq.errors import Conflict, NotFound
 from prorl_mq.rules.groups import Withdrawal
-from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, job_parts, job_ref, public, run_of
+from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, asked_job, job_ref, public, run_of
 from prorl_mq.schema.items import Stop
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome
@@ -40,7 +40,7 @@ async def _cancel_job(store: Store, ref: JobRef) -> CancelAnswer:
 
 async def _must_have_ended(store: Store, ref: JobRef) -> None:
     """Raises `NotFound` for a job that never was, and `Conflict` for a sample that is not admitted yet."""
-    parts = job_parts(ref)
+    parts = asked_job(ref)
     [group] = await groups.read(store, [parts.group_ref])
     if group is None:
         raise NotFound(f"there is no job {public(ref)!r}, or its result was acknowledged")

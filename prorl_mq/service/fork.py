@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from prorl_mq.errors import Conflict, NotFound, OverQuota, PayloadUnavailable
-from prorl_mq.rules.memory import LOG_SHARE
+from prorl_mq.rules.memory import LOG_SHARE, log_room
 from prorl_mq.schema.codec import decode, encode
-from prorl_mq.schema.ids import BatchRef, JobParts, JobRef, batch_ref, group_ref, job_parts, job_ref, public, run_of
+from prorl_mq.schema.ids import BatchRef, JobRef, asked_job, batch_ref, group_ref, job_parts, job_ref, public, run_of
 from prorl_mq.schema.items import GroupSpec, NewBatch, NewFork, NewGroup, StoredGroup
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import ForkOrder, Stage
@@ -55,7 +55,7 @@ async def fork(
 
     Raises `NotFound`, `Conflict` where the job cannot be forked there, `OverQuota` and `PayloadUnavailable`.
     """
-    parts = _parts(ref)
+    parts = asked_job(ref)
     name = order.name or f"{parts.group[:60]}.{parts.sample}-t{order.turn}-n{order.n}"
     batch = batch_ref(parts.run_ref, name)
     digest = digest_of(ref.encode(), encode((order.turn, order.n, order.priority)))
@@ -117,18 +117,8 @@ async def _made(
     raise Conflict(f"{public(ref)!r} moved on {TRIES} times while it was looked at: send the fork again")
 
 
-def _parts(ref: JobRef) -> JobParts:
-    try:
-        parts = job_parts(ref)
-        if parts.sample >= 0 and job_ref(parts.group_ref, parts.sample) == ref:
-            return parts
-    except ValueError:
-        pass
-    raise NotFound(f"{public(ref)!r} is no job id; one reads run:group:index")
-
-
 async def _group(store: Store, ref: JobRef) -> StoredGroup:
-    parts = _parts(ref)
+    parts = asked_job(ref)
     [group] = await groups.read(store, [parts.group_ref])
     if group is None:
         gone = "there is no such job, or its group was acknowledged, and its turns are gone with it"
@@ -145,7 +135,7 @@ async def _parent(store: Store, ref: JobRef, group: StoredGroup, order: ForkOrde
     if order.batch is None:
         raise _refused(ref, "its group has closed, and the service has its task no more: send the batch with it, as it "
                             "was submitted (`batch` of Client.fork and of the HTTP body)")  # fmt: skip
-    parts = _parts(ref)
+    parts = asked_job(ref)
     request = order.batch
     for place, each in enumerate(request.groups):
         if group_name(request, place) == parts.group and request.run_id == parts.run:
@@ -229,9 +219,10 @@ async def _room_for(store: Store, ref: JobRef, size: int) -> None:
     memory = await fitness.memory(store)
     if size > BLOB_BYTES:
         raise _refused(ref, f"its turns and its task have {size >> 20} MiB; {BLOB_BYTES >> 20} MiB are allowed")
-    if memory.limit and memory.used + size > LOG_SHARE * memory.limit:
+    room = log_room(memory)
+    if room is not None and size > room:
         raise OverQuota(
-            f"Redis uses {memory.share:.0%} of its memory, and has no room for the {size >> 10} KiB of a fork of "
+            f"Redis uses {memory.used >> 20} MiB of its memory, and has no room for the {size >> 10} KiB of a fork of "
             f"{public(ref)!r} below {LOG_SHARE:.0%}: acknowledge results, or give it more memory",
             retry_after_ms=2000,
         )

@@ -10,7 +10,7 @@ from prorl_mq.errors import NotFound
 from prorl_mq.rules.dapo import rate
 from prorl_mq.schema.codec import decode, unpack_trajectory
 from prorl_mq.schema.dapo import Phase
-from prorl_mq.schema.ids import BatchRef, JobParts, JobRef, RunRef, job_parts, public
+from prorl_mq.schema.ids import BatchRef, JobParts, JobRef, RunRef, asked_job, public
 from prorl_mq.schema.items import StoredGroup
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import (
@@ -53,7 +53,7 @@ class DatedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 async def job_status(store: Store, ref: JobRef) -> JobStatus:
     """Raises `NotFound`."""
-    parts = _parts(ref)
+    parts = asked_job(ref)
     group = await _group(store, parts, ref)
     [job] = await jobs.read(store, [ref])
     if job is not None and job.state != State.DONE:
@@ -75,7 +75,7 @@ async def job_status(store: Store, ref: JobRef) -> JobStatus:
 
 async def job_events(store: Store, ref: JobRef) -> list[Event]:
     """The newest 64 state changes, oldest first. Raises `NotFound`."""
-    parts = _parts(ref)
+    parts = asked_job(ref)
     group = await _group(store, parts, ref)
     record = await _record(store, parts, group)
     if record is not None:
@@ -91,7 +91,7 @@ async def job_timeline(store: Store, ref: JobRef) -> Timeline:
 
 async def job_trajectory(store: Store, ref: JobRef) -> Trajectory:
     """Raises `NotFound`, also while the job has none, and `PayloadUnavailable`."""
-    parts = _parts(ref)
+    parts = asked_job(ref)
     group = await _group(store, parts, ref)
     record = await _record(store, parts, group)
     if record is not None:
@@ -111,7 +111,7 @@ async def job_log(store: Store, ref: JobRef, *, after: int, limit: int) -> Logge
     """The finished turns of a job from number `after` on: those of its log, without touching its worker, and once RUN
     has ended those of its trajectory. Raises `NotFound`.
     """
-    parts = _parts(ref)
+    parts = asked_job(ref)
     while True:
         group = await _group(store, parts, ref)
         record = await _record(store, parts, group)
@@ -204,13 +204,6 @@ async def _dapo_status(store: Store, ref: BatchRef, now: BatchCounts) -> DapoSta
 async def expect_run(store: Store, run: RunRef) -> None:
     """Raises `NotFound` if there is no such run."""
     await runs.expect(store, run)
-
-
-def _parts(ref: JobRef) -> JobParts:
-    try:
-        return job_parts(ref)
-    except ValueError:
-        raise NotFound(f"{public(ref)!r} is no job id; one reads run:group:index") from None
 
 
 async def _group(store: Store, parts: JobParts, ref: JobRef) -> StoredGroup:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NoReturn
 
 from prorl_mq.errors import Conflict, NotFound
-from prorl_mq.schema.ids import JobRef, RunRef, job_parts, public
+from prorl_mq.schema.ids import JobRef, RunRef, asked_job, public
 from prorl_mq.schema.items import Pause, Resume
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import Stage
@@ -99,7 +99,7 @@ async def _jobs(store: Store, run: RunRef) -> AsyncIterator[list[JobRef]]:
 
 async def _refuse(store: Store, ref: JobRef, word: str) -> NoReturn:
     """Raises what tells a caller why a job cannot be paused or resumed."""
-    parts, name = job_parts(ref), public(ref)
+    parts, name = asked_job(ref), public(ref)
     [group] = await groups.read(store, [parts.group_ref])
     if group is None or (not group.cursor and parts.sample >= group.n + group.refills):
         raise NotFound(f"there is no job {name!r}, or its result was acknowledged")

@@ -16,6 +16,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ServerUnfit
+from prorl_mq.rules.memory import Memory
 from prorl_mq.schema.items import Lane
 from prorl_mq.store.layout.keys import Keys, lane_name
 from prorl_mq.store.payloads.files import PayloadFiles
@@ -106,8 +107,8 @@ class Core:
             archive  # the directory of the archive, whether it is there or not; None: there is no place for one
         )
         self.payloads = payloads  # files of payloads that are too large for Redis; None: this process sees none
-        # The server's memory, used and limit, and until when that look is good (`fitness.memory`).
-        self.memory: tuple[int, int, float] = (0, 0, -math.inf)
+        # The server's memory, and until when that look is good (`fitness.memory`).
+        self.memory: tuple[Memory, float] = (Memory(0, 0), -math.inf)
         self.family_lanes: frozenset[Lane] = frozenset()  # as this process last saw them (`families.look`)
         self.faulted_at = -math.inf  # when a call last failed for want of Redis, on this process's clock
 

@@ -178,6 +178,18 @@ async def test_a_wrong_batch_is_refused_with_the_field(
     assert error.value.status == status
 
 
+async def test_a_text_that_is_no_jobs_id_is_told_how_one_reads(client: AsyncClient) -> None:
+    await client.submit(batch(groups=1))
+    for name in ("run", "run:batch-0", "run:batch-0:x", "run:batch-0:", "run:batch-0:0:1", "run:batch-0:00"):
+        for call in (
+            client.job(name), client.timeline(name), client.trajectory(name), client.turns(name), client.fork(name, 0),
+            client.pause("job", name), client.resume("job", name), client.cancel("job", name),
+        ):  # fmt: skip
+            with pytest.raises(ServiceError, match="run:group:index") as error:
+                await call
+            assert error.value.status == 404, name
+
+
 async def test_refusals_carry_the_services_words(client: AsyncClient) -> None:
     await client.submit(batch())
     unknown = batch(name="u")

@@ -31,15 +31,19 @@ from prorl_mq.store.payloads.limits import REDIS_BYTES, SMALL_BYTES
 from prorl_mq.store.payloads.name import PayloadFile, named_file
 from prorl_mq.store.server.connection import RedisSettings
 from sandbox.errors import SandboxUnavailable
+from sandbox.fake import FakeSandbox
 from sandbox.isolators.kinds import make_provider
 from sandbox.protocol import SandboxSpec
 from tests.payloads.conftest import TENANT, age, under
 from tests.payloads.test_collect import collected, put
 from tests.payloads.test_stages import acted, count
+from tests.pool.test_stages import claimed
 from tests.support.queue import RUN, Queue, spec
 from tests.worker.test_turn_logs import Place, Turns, lost
-from workers.handler import Ran, Run
+from workers.handler import Ran, Run, Score
 from workers.stages import job_log
+from workers.stages.eval import EvalStage
+from workers.stages.registry import Registry
 
 pytestmark = pytest.mark.anyio
 STATE = random.Random(1).randbytes(SMALL_BYTES + 1)
@@ -102,6 +106,51 @@ async def test_a_new_sandbox_begins_with_a_large_checkpoint(place: Place, files:
     age(files, file)
     await collected(place.queue, files)
     assert not files.path(TENANT, file).exists()
+
+
+class Scores(Large):
+    """Its EVAL makes a sandbox; `leaks`: and fills it with what RUN's had."""
+
+    def __init__(self, *, leaks: bool) -> None:
+        super().__init__()
+        self.leaks = leaks
+
+    async def eval(self, context: Any) -> Score:
+        box = await context.sandbox()
+        if self.leaks:
+            await box.mark()
+            await box.restore(msgspec.msgpack.encode(([("/state", STATE)], [])))
+        return Score(reward=float("/state" in box.files))
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+async def test_evals_sandbox_gets_no_checkpoint_and_gives_none(
+    place: Place, files: PayloadFiles, monkeypatch: pytest.MonkeyPatch, leaks: bool
+) -> None:
+    """What an agent has left would score itself. The control, a scorer that restores it, is noticed."""
+    place.family = Scores(leaks=leaks)
+    await lost(place)
+    await name_of(place)
+    await finished(place)
+    assert await jobs.saved(place.queue.store, place.ref) == (b"", ""), "its job names none when EVAL begins"
+    touched: list[str] = []
+    for name in ("mark", "save", "restore"):
+        monkeypatch.setattr(FakeSandbox, name, _noting(touched, name))
+    stage = EvalStage(Registry([place.family]), place.provider, place.queue.store)
+    ended = (await stage.perform(await claimed(place.queue, Stage.EVAL))).item
+    assert isinstance(ended, Finish)
+    assert decode(ended.record, SampleRecord).reward == float(leaks)
+    assert touched == (["mark", "restore"] if leaks else [])
+
+
+def _noting(touched: list[str], name: str) -> Any:
+    done = getattr(FakeSandbox, name)
+
+    async def noted(box: FakeSandbox, *given: Any, **more: Any) -> Any:
+        touched.append(name)
+        return await done(box, *given, **more)
+
+    return noted
 
 
 async def test_without_a_directory_all_calls_are_made_again(place: Place, files: PayloadFiles) -> None:

@@ -14,7 +14,7 @@ from prorl_mq.duties.reap import decide
 from prorl_mq.errors import OverQuota
 from prorl_mq.process import redis_server
 from prorl_mq.rules.bias import Losses
-from prorl_mq.rules.memory import LOG_SHARE
+from prorl_mq.rules.memory import LOG_SHARE, Memory
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import JobRef, batch_ref
 from prorl_mq.schema.items import Advance, Logged
@@ -163,6 +163,12 @@ async def test_logs_of_turns_have_no_room_above_their_share_and_can_be_given_up(
     assert await small.store.advance([Advance(held, None, b"c", "", 100)]) == ["advanced"], "it continues without one"
 
 
+async def test_a_server_without_a_limit_says_what_its_host_has(small: Queue) -> None:
+    await small.command("CONFIG", "SET", "maxmemory", 0)
+    found = await fitness.memory(small.store)
+    assert (found.limit, found.host > found.used) == (0, True)
+
+
 async def test_a_submit_that_meets_a_server_which_has_just_become_full_is_refused_whole(small: Queue) -> None:
     """The last look at the memory may be a moment old."""
     await fill(small)
@@ -198,7 +204,7 @@ async def test_a_batch_that_fills_redis_half_way_says_what_is_stored_and_is_comp
     small: Queue,
 ) -> None:
     await fill(small, 0.6)
-    small.store.memory = (0, LIMIT, monotonic() + 60)  # a look from before
+    small.store.memory = (Memory(0, LIMIT), monotonic() + 60)  # a look from before
     says = r"^\d+ of the 15 groups of batch 'r:large' are stored and run; .* Redis is full"
     with pytest.raises(OverQuota, match=says) as refusal:
         await submit.accept(small.store, "acme", large(15))
@@ -206,6 +212,6 @@ async def test_a_batch_that_fills_redis_half_way_says_what_is_stored_and_is_comp
     assert 0 < stored < 15
     assert str(refusal.value).startswith(f"{stored} of ")
     await small.command("CONFIG", "SET", "maxmemory", 4 * LIMIT)
-    small.store.memory = (0, 4 * LIMIT, monotonic() + 60)
+    small.store.memory = (Memory(0, 4 * LIMIT), monotonic() + 60)
     accepted = await submit.accept(small.store, "acme", large(15))
     assert (len(accepted.groups), await small.command("ZCARD", small.keys.backlog(RUN))) == (15, 15)

@@ -478,11 +478,12 @@ async def test_where_redis_has_lost_the_claim_too_the_rollout_goes_on_under_its_
     assert place.family.found == [[]]
 
 
+@pytest.mark.parametrize("memory", [Memory(71, 100, 1000), Memory(71, 0, 100)], ids=["its limit", "its host"])
 async def test_where_redis_is_full_a_rollout_goes_on_unlogged_and_says_so(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, memory: Memory
 ) -> None:
     async def full(_: Any) -> Memory:
-        return Memory(71, 100)
+        return memory
 
     before = metrics.unlogged._value.get()
     async with place.worker("w1"):

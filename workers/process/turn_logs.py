@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from prorl_mq.errors import RedisUnavailable
-from prorl_mq.rules.memory import LOG_SHARE
+from prorl_mq.rules.memory import log_room
 from prorl_mq.schema.items import Logged
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import BATCH, Store
@@ -55,7 +55,8 @@ class TurnLogs:
                 answer.set_result(said)
 
     async def _answers(self, records: Sequence[Logged]) -> list[str]:
-        full = (await fitness.memory(self._store)).share > LOG_SHARE
+        room = log_room(await fitness.memory(self._store))
+        full = room is not None and room < 0
         kept = [record for record in records if record.data is None or not full]
         said = iter(await self._store.log(kept) if kept else ())
         return [next(said) if record.data is None or not full else FULL for record in records]

@@ -92,15 +92,15 @@ async def memory(store: Store) -> Memory:
     """The server's memory, through an outage of Redis: a moment old at most, and new where a quarter is used. An old
     look leaves out what jobs have stored since, which are no longer counted as in flight.
     """
-    used, limit, good_until = store.memory
+    found, good_until = store.memory
     if monotonic() > good_until:
-        used, limit = await patiently(lambda: _memory(store.redis), outage_ms=store.outage_ms)
-        store.memory = used, limit, monotonic() + (LOOK_S if 4 * used < limit or not limit else 0.0)
-    return Memory(used, limit)
+        found = await patiently(lambda: _memory(store.redis), outage_ms=store.outage_ms)
+        store.memory = found, monotonic() + (LOOK_S if 4 * found.used < found.limit or not found.limit else 0.0)
+    return found
 
 
 async def _memory(redis: Redis) -> Memory:
     """As the server compares them: what waits for the disk and for replicas does not count for the limit."""
     about = await info(redis, "memory")
     used = int(about.get("used_memory", "0")) - int(about.get("mem_not_counted_for_evict", "0"))
-    return Memory(max(used, 0), int(about.get("maxmemory", "0")))
+    return Memory(max(used, 0), int(about.get("maxmemory", "0")), int(about.get("total_system_memory", "0")))

@@ -3,7 +3,7 @@
 import pytest
 
 from prorl_mq.rules import fair_share, quotas
-from prorl_mq.rules.memory import FIRST_BYTES, Memory, expected, room, unacked_limit
+from prorl_mq.rules.memory import FIRST_BYTES, Memory, expected, log_room, room, unacked_limit
 from prorl_mq.rules.quotas import Usage
 from prorl_mq.schema.ids import GroupRef, RunRef
 from prorl_mq.schema.items import Wanted
@@ -52,6 +52,12 @@ def test_one_run_may_hold_a_quarter_of_the_memory_unless_it_says_otherwise() -> 
     assert unacked_limit(RunSettings(), memory) == 25 * MIB
     assert unacked_limit(RunSettings(max_unacked_bytes=7), memory) == 7
     assert unacked_limit(RunSettings(), Memory(0, 0)) == 4 << 30
+
+
+def test_logs_of_turns_have_a_bound_where_redis_has_none_of_its_own() -> None:
+    assert log_room(Memory(71, 100, 1000)) == -1
+    assert log_room(Memory(71, 0, 100)) == -1
+    assert log_room(Memory(71, 0)) is None, "a server that does not say what its host has"
 
 
 def test_without_a_limit_nothing_waits_and_a_new_run_counts_with_a_first_guess() -> None:
