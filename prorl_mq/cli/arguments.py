@@ -83,6 +83,14 @@ FORMAT = Setting("--format", "format of the output; else by the name: .jsonl, .p
                  choices=("jsonl", "parquet", "datasets"))  # fmt: skip
 JSON = Setting("--json", "print it as JSON", alone=True)
 WEIGHT = Setting("--weight", "share relative to the tenant's other runs", type=float, metavar="W", default=KEEP)
+MAX_BYTES = Setting(
+    "--max-unacked-bytes",
+    "size of results above which no group begins; or none",
+    type=quota,
+    metavar="N",
+    unit="bytes",
+    default=KEEP,
+)
 MAX_JOBS = Setting("--max-jobs", "jobs in flight at most, or none", type=quota, metavar="N", default=KEEP)
 
 UP = (
@@ -259,8 +267,7 @@ RUN = (
     MAX_JOBS,
     Setting("--max-unacked-groups", "groups begun and not acknowledged, at most; or none", type=quota, metavar="N",
             default=KEEP),
-    Setting("--max-unacked-bytes", "size of results above which no group begins; or none", type=quota, metavar="N",
-            unit="bytes", default=KEEP),
+    MAX_BYTES,
     Setting("--archive-days", "how long the archive keeps its groups, 0: it takes none; or none: 30", type=quota,
             metavar="N", unit="days", default=KEEP),
     Setting("--archive-bytes", "disk that they may take, above it the oldest go; or none: 64 GiB", type=quota,
@@ -272,6 +279,7 @@ TENANT = (
     Setting("name", "of the tenant", nargs="?"),
     replace(WEIGHT, help="share relative to the other tenants"),
     MAX_JOBS,
+    replace(MAX_BYTES, help="size of the results of all its runs above which none of its groups begins; or none"),
     JSON,
     *STORE,
 )

@@ -25,7 +25,7 @@ from prorl_mq.schema.messages import Purpose, Stage
 from prorl_mq.schema.settings import Book
 from prorl_mq.store import bells, families, run_settings, runs, streams
 from prorl_mq.store.families import Abilities
-from prorl_mq.store.runs import Heads, Unacked
+from prorl_mq.store.runs import Heads
 from prorl_mq.store.server.faults import RedisError, is_everybodys
 from prorl_mq.store.store import Store, batched
 from prorl_mq.store.workers import Roster, slots
@@ -226,6 +226,7 @@ class Admission:
         book, usage = await asyncio.gather(  # later than the heads: what was set before them holds for them
             run_settings.book(self.store), runs.usage(self.store, probable)
         )
+        usage = await runs.with_tenants(self.store, book, usage)
         while True:
             had = dict(self._had)
             quotas = allowed(book, _supposed(usage, heads))
@@ -233,7 +234,7 @@ class Admission:
             unknown = [run for run in dict.fromkeys(run_ref(*path[:2]) for path in chosen) if run not in usage.bytes]
             if not unknown:
                 break
-            usage = _told(usage, await runs.held(self.store, unknown))
+            usage = runs.told(usage, await runs.held(self.store, unknown))
         self._had = had
         self._over = {
             run for run, count in usage.bytes.items() if count > memory.unacked_limit(book.run(run), usage.memory)
@@ -252,13 +253,6 @@ class Admission:
 def _mean(lines: Mapping[Purpose, list[Wanted]]) -> float:
     sizes = [group.wanted for groups in lines.values() for group in groups]
     return max(1.0, sum(sizes) / len(sizes))
-
-
-def _told(usage: Usage, held: Mapping[RunRef, Unacked]) -> Usage:
-    """The usage with what these runs hold."""
-    sizes = {run: of.size for run, of in held.items() if of.size is not None}
-    sizes = {run: size for run, size in usage.sizes.items() if run not in held} | sizes
-    return replace(usage, bytes=usage.bytes | {run: of.bytes for run, of in held.items()}, sizes=sizes)
 
 
 def _supposed(usage: Usage, runs: Iterable[RunRef]) -> Usage:

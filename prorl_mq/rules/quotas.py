@@ -23,6 +23,15 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     def jobs_of(self, tenant: str) -> int:
         return sum(jobs for run, jobs in self.jobs.items() if tenant_of(run) == tenant)
 
+    def bytes_of(self, tenant: str) -> int:
+        """Of the runs that were asked for."""
+        return sum(held for run, held in self.bytes.items() if tenant_of(run) == tenant)
+
+    def unknown(self, book: Book) -> list[RunRef]:
+        """The other runs of tenants whose bytes have a bound, with groups that count."""
+        bounded = {tenant for tenant, settings in book.tenants.items() if settings.max_unacked_bytes is not None}
+        return [run for run in self.groups if tenant_of(run) in bounded and run not in self.bytes]
+
 
 def allowed(book: Book, usage: Usage) -> Quotas:
     """Room that the settings still leave the runs that `usage` has the bytes of, and their tenants."""
@@ -36,13 +45,18 @@ def allowed(book: Book, usage: Usage) -> Quotas:
             most[tenant,], left[tenant,] = jobs, jobs - usage.jobs_of(tenant)
         if settings.max_jobs is not None:
             most[tenant, name], left[tenant, name] = settings.max_jobs, settings.max_jobs - usage.jobs.get(run, 0)
-        if held > memory.unacked_limit(settings, usage.memory):
+        if held > memory.unacked_limit(settings, usage.memory) or _full(book, usage, tenant):
             groups[tenant, name] = 0
         elif settings.max_unacked_groups is not None:
             groups[tenant, name] = settings.max_unacked_groups - usage.groups.get(run, 0)
     room = memory.room(usage.memory, memory.expected(usage.jobs, usage.sizes))
     sizes = {tuple(run.split(":")): usage.sizes.get(run, memory.FIRST_BYTES) for run in usage.bytes}
     return Quotas(most=most, jobs=left, groups=groups, room=room, sizes=sizes)
+
+
+def _full(book: Book, usage: Usage, tenant: str) -> bool:
+    most = book.tenant(TenantId(tenant)).max_unacked_bytes
+    return most is not None and usage.bytes_of(tenant) > most
 
 
 def why_held(book: Book, usage: Usage, quotas: Quotas, run: RunRef, group: Wanted) -> str | None:
@@ -71,7 +85,17 @@ def _why_unacknowledged(book: Book, usage: Usage, run: RunRef) -> str:
         return (
             f"{held} bytes of results are not acknowledged: acknowledge them, or raise max_unacked_bytes ({most_bytes})"
         )
+    if _full(book, usage, tenant := tenant_of(run)):
+        return why_tenant_full(usage.bytes_of(tenant), book.tenant(TenantId(tenant)).max_unacked_bytes)
     used, most = usage.groups.get(run, 0), settings.max_unacked_groups
     return (
         f"{used} of at most {most} groups run or are not acknowledged: acknowledge results, or raise max_unacked_groups"
+    )
+
+
+def why_tenant_full(held: int, most: int | None) -> str:
+    """Says that all runs of a tenant hold too much, and what helps."""
+    return (
+        f"{held} bytes of results are not acknowledged in all runs of its tenant: acknowledge them, or have the "
+        f"operator raise the tenant's max_unacked_bytes ({most})"
     )

@@ -33,6 +33,7 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     weight: Weight = 1.0  # against the other tenants
     max_jobs: Count | None = None  # admitted and not ended
+    max_unacked_bytes: Annotated[int, Meta(ge=1, le=1 << 50)] | None = None  # of closed groups of all its runs
 
 
 class Book(NamedTuple):

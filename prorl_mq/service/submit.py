@@ -10,10 +10,11 @@ import msgspec
 from prorl_mq.errors import Conflict, InvalidBatch, InvalidTask, OverQuota
 from prorl_mq.rules import egress, filters
 from prorl_mq.rules.memory import ADMIT_SHARE, GROUP_BYTES, INTAKE_SHARE, room, unacked_limit
+from prorl_mq.rules.quotas import why_tenant_full
 from prorl_mq.schema import task_schema
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.dapo import Reservoir
-from prorl_mq.schema.ids import BatchRef, RunRef, batch_ref, group_ref, pool_ref, public, run_ref
+from prorl_mq.schema.ids import BatchRef, RunRef, batch_ref, group_ref, pool_ref, public, run_ref, tenant_of
 from prorl_mq.schema.items import GroupSpec, NewBatch, NewGroup
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, GroupRequest, Task
 from prorl_mq.store import batches, families, run_settings, runs
@@ -272,10 +273,15 @@ async def why_full(store: Store, run: RunRef) -> OverQuota | None:
             "acknowledge results, or give it more memory",
             retry_after_ms=2000,
         )
-    held, settings = await asyncio.gather(runs.unacked_bytes(store, run), run_settings.of_run(store, run))
+    held, settings, tenants = await asyncio.gather(
+        runs.unacked_bytes(store, run), run_settings.of_run(store, run), run_settings.of_tenant(store, tenant_of(run))
+    )
     if held > unacked_limit(settings, now):
         return OverQuota(
             f"run {public(run)!r} has {held >> 20} MiB of results that nobody has acknowledged: acknowledge them",
             retry_after_ms=5000,
         )
+    most = tenants.max_unacked_bytes
+    if most is not None and (held := await runs.tenant_bytes(store, tenant_of(run))) > most:
+        return OverQuota(why_tenant_full(held, most), retry_after_ms=5000)
     return None

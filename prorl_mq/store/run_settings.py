@@ -29,6 +29,12 @@ async def of_run(store: Store, run: RunRef) -> RunSettings:
     return _decoded([run.encode(), found], RunSettings).get(run, DEFAULT_RUN) if found else DEFAULT_RUN
 
 
+async def of_tenant(store: Store, tenant: TenantId) -> TenantSettings:
+    """The settings of one tenant."""
+    found = await store.read("HGET", store.keys.tenant_settings, tenant)
+    return _decoded([tenant.encode(), found], TenantSettings).get(tenant, DEFAULT_TENANT) if found else DEFAULT_TENANT
+
+
 async def set_tenant(store: Store, tenant: TenantId, settings: TenantSettings) -> None:
     """Puts them in place of what the tenant had; defaults leave nothing behind."""
     key = store.keys.tenant_settings

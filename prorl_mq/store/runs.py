@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.errors import NotFound, RedisUnavailable
@@ -15,7 +16,7 @@ from prorl_mq.rules.quotas import Usage, allowed, why_held
 from prorl_mq.schema.ids import GroupRef, RunRef, public, run_of, tenant_of
 from prorl_mq.schema.items import Lane, Wanted
 from prorl_mq.schema.messages import Purpose, Stage
-from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.settings import Book, RunSettings
 from prorl_mq.schema.status import RunStatus
 from prorl_mq.store import families, run_settings
 from prorl_mq.store.core import Command, Repeat
@@ -200,10 +201,30 @@ async def usage(store: Store, runs: Sequence[RunRef]) -> Usage:
     )
 
 
+async def with_tenants(store: Store, book: Book, used: Usage) -> Usage:
+    """The usage with what the other runs hold of tenants whose bytes have a bound."""
+    others = used.unknown(book)
+    return told(used, await held(store, others)) if others else used
+
+
+def told(used: Usage, of_runs: Mapping[RunRef, Unacked]) -> Usage:
+    """The usage with what these runs hold."""
+    sizes = {run: of.size for run, of in of_runs.items() if of.size is not None}
+    sizes = {run: size for run, size in used.sizes.items() if run not in of_runs} | sizes
+    return replace(used, bytes=used.bytes | {run: of.bytes for run, of in of_runs.items()}, sizes=sizes)
+
+
+async def tenant_bytes(store: Store, tenant: str) -> int:
+    """Bytes of a tenant's results that are not acknowledged."""
+    groups = _counts(await store.read("HGETALL", store.keys.unacked))
+    return sum(of.bytes for of in (await held(store, [run for run in groups if tenant_of(run) == tenant])).values())
+
+
 async def look(store: Store, runs: Sequence[RunRef]) -> list[RunStatus]:
     """The status of each run, in their order."""
     keys = store.keys
     book, used = await run_settings.book(store), await usage(store, runs)
+    used = await with_tenants(store, book, used)
     waiting = await heads(store, dict.fromkeys(runs, 1))
     sizes = await store.read_many([("ZCARD", keys.backlog(run)) for run in runs])
     evals = await store.read_many([("ZCOUNT", keys.backlog(run), "-inf", "(0") for run in runs])

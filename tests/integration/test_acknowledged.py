@@ -12,13 +12,13 @@ from prorl_mq.client.transport import ClosedGroup
 from prorl_mq.duties.sweep import Janitor
 from prorl_mq.errors import OverQuota
 from prorl_mq.schema.codec import encode
-from prorl_mq.schema.ids import batch_ref
+from prorl_mq.schema.ids import TenantId, batch_ref, run_ref
 from prorl_mq.schema.intake import TRAINERS
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Stage, Task, Verdict
-from prorl_mq.schema.settings import RunSettings
+from prorl_mq.schema.settings import RunSettings, TenantSettings
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
-from prorl_mq.store import runs, work
+from prorl_mq.store import run_settings, runs, work
 from prorl_mq.store.direct import consumers
 from prorl_mq.store.direct.consumers import Delivered
 from prorl_mq.store.layout.keys import Keys
@@ -258,16 +258,20 @@ async def test_a_result_that_came_again_is_acknowledged_with_the_first(
     assert await door.page("r", "0", 0.0) == []
 
 
-async def test_a_run_whose_results_nobody_acknowledges_takes_no_batch_until_they_are(queue: Queue) -> None:
-    """Its limit is passed: refused before anything is stored."""
+@pytest.mark.parametrize("whose", ["run", "tenant"])
+async def test_what_nobody_acknowledges_keeps_batches_out_until_somebody_does(queue: Queue, whose: str) -> None:
+    """The limit of the run, or that of its tenant, in another run, is passed: refused before anything is stored."""
     await work.enroll(queue.store, {"sums": Schema()}, None)
     tenant, run_id = RUN.split(":")
     group = GroupRequest(task=Task(task_id="t", data_source="sums"))
-    request = BatchRequest(run_id=run_id, batch_id="late", groups=[group])
+    request = BatchRequest(run_id=run_id if whose == "run" else "other", batch_id="late", groups=[group])
     cursors = await published(queue, "g")
-    await runs.configure(queue.store, RUN, RunSettings(max_unacked_bytes=1))
-    with pytest.raises(OverQuota, match="nobody has acknowledged"):
+    if whose == "run":
+        await runs.configure(queue.store, RUN, RunSettings(max_unacked_bytes=1))
+    else:
+        await run_settings.set_tenant(queue.store, TenantId(tenant), TenantSettings(max_unacked_bytes=1))
+    with pytest.raises(OverQuota, match=r"nobody has acknowledged|all runs of its tenant"):
         await submit.accept(queue.store, tenant, request)
-    assert await queue.command("EXISTS", queue.keys.batch(batch_ref(RUN, "late"))) == 0
+    assert await queue.command("EXISTS", queue.keys.batch(batch_ref(run_ref(tenant, request.run_id), "late"))) == 0
     await acknowledge(queue.store, RUN, cursors)
     assert not (await submit.accept(queue.store, tenant, request)).repeated

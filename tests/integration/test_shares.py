@@ -8,7 +8,7 @@ import pytest
 from prorl_mq.duties.admit import Admission
 from prorl_mq.duties.sweep import Janitor
 from prorl_mq.schema.codec import encode
-from prorl_mq.schema.ids import RunRef, TenantId, batch_ref, group_ref
+from prorl_mq.schema.ids import RunRef, TenantId, batch_ref, group_ref, tenant_of
 from prorl_mq.schema.items import Finish, Held, NewBatch, NewGroup
 from prorl_mq.schema.messages import Outcome, Purpose, Stage
 from prorl_mq.schema.settings import Book, RunSettings, TenantSettings
@@ -145,6 +145,25 @@ async def test_bytes_that_nobody_acknowledges_stop_a_run_until_they_are_acknowle
     assert await farm.acknowledge(Z) == 200 - before
     await farm.step()
     assert await farm.waiting(Z) < before
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+async def test_bytes_of_all_runs_of_a_tenant_stop_each_of_them(farm: Farm, bounded: bool) -> None:
+    """The control: without the bound another run of the tenant is admitted."""
+    name = TenantId(tenant_of(X))
+    if bounded:
+        await run_settings.set_tenant(farm.store, name, TenantSettings(max_unacked_bytes=1))
+    await farm.submit(X, 1, 1)
+    await farm.step()
+    while farm.held:
+        await farm.step(ends=SLOTS)
+    await farm.submit(Y, 8, 1)
+    await farm.step()
+    [there] = await runs.look(farm.store, [Y])
+    assert (there.backlog, "all runs of its tenant" in there.why) == ((8, True) if bounded else (0, False))
+    assert await farm.acknowledge(X) == 1
+    await farm.step()
+    assert await farm.waiting(Y) == 0
 
 
 async def test_a_quota_that_is_lifted_while_the_service_runs_holds_nobody_any_more(farm: Farm) -> None:
