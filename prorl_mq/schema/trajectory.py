@@ -128,7 +128,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
     segments: Sequence[Segment]
     turns: Sequence[Turn]
-    stop_reason: str  # finish, answer, max_turns, max_tokens, context, time, protocol, cancelled
+    # finish, answer, max_turns, max_tokens, context, time, protocol, cancelled, sandbox, exit code N, intercepted: WHY
+    stop_reason: str
     truncated_by: str | None = None  # turns, tokens, context, time
     temperature: float = 1.0
     top_p: float = 1.0

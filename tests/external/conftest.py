@@ -10,6 +10,7 @@ import httpx
 from prorl_mq.schema.messages import Sampling
 from tests.agent.chat import ScriptedPolicy, tooled
 from workers.external.gateway import Gateway
+from workers.external.interception import Interceptor
 from workers.external.recording import Recording
 
 TOOL = {
@@ -24,10 +25,10 @@ HELLO = {"role": "user", "content": "Hello"}
 class Attempt:
     """One attempt's gateway."""
 
-    def __init__(self, texts: list[str], sampling: Sampling) -> None:
+    def __init__(self, texts: list[str], sampling: Sampling, interceptor: Interceptor | None) -> None:
         self.renderer = tooled()
         self.policy = ScriptedPolicy(self.renderer, texts)
-        self.recording = Recording(self.policy, self.renderer, sampling, "task:0")
+        self.recording = Recording(self.policy, self.renderer, sampling, "task:0", interceptor)
         self.gateway = Gateway(self.recording)
         self.headers = {"authorization": f"Bearer {self.gateway.key}"}
 
@@ -38,9 +39,9 @@ class Attempt:
 
 @asynccontextmanager
 async def attempt(
-    door: Path, texts: list[str], sampling: Sampling | None = None
+    door: Path, texts: list[str], sampling: Sampling | None = None, interceptor: Interceptor | None = None
 ) -> AsyncIterator[tuple[Attempt, httpx.AsyncClient]]:
-    made = Attempt(texts, sampling or Sampling())
+    made = Attempt(texts, sampling or Sampling(), interceptor)
     async with made.gateway.listening(door), made.client(door) as client:
         async with asyncio.timeout(60):
             yield made, client

@@ -16,6 +16,7 @@ CASES: Final = {
     "test_its_compaction_is_recorded_where_it_was_written": "a compaction",
     "test_an_answer_that_breaks_off_is_asked_for_again": "an answer that breaks off",
     "test_a_limit_ends_it": "a limit",
+    "test_a_refused_call_never_runs_and_a_secret_never_reaches_the_policy": "a refused call",
 }
 
 

@@ -29,6 +29,7 @@ from tests.sandbox.conftest import (
     usual_image,
 )
 from workers.external.harness import AGENTS, Harness, harness, mount_of
+from workers.external.interception import ClientCall, End, Interceptor, Refuse
 from workers.external.running import ExternalResult, run_external
 
 __all__ = ["create", "provider", "python_dir", "state_dir", "usual_image"]
@@ -75,7 +76,13 @@ def measured(request: pytest.FixtureRequest) -> Measured:
 
 
 async def ran(
-    box: Sandbox, started: Harness, policy: PromptedPolicy, *, room: int = 1 << 20, max_turns: int = 40
+    box: Sandbox,
+    started: Harness,
+    policy: PromptedPolicy,
+    *,
+    room: int = 1 << 20,
+    max_turns: int = 40,
+    interceptor: Interceptor | None = None,
 ) -> ExternalResult:
     return await run_external(
         harness=started,
@@ -87,6 +94,7 @@ async def ran(
         sampling=Sampling(max_tokens_per_turn=4096, max_tokens=1 << 20, max_context_tokens=room, max_turns=max_turns),
         sample="task:0",
         deadline=asyncio.get_running_loop().time() + 500,
+        interceptor=interceptor,
     )
 
 
@@ -193,6 +201,35 @@ async def test_a_limit_ends_it(create: Create, name: str, measured: Measured) ->
     assert (result.stop.reason, result.stop.truncated_by) == ("max_turns", "turns"), result.printed
     measured(policy, result.trajectory)
     assert len(policy.sampled) == 3
+
+
+class NoReadingOfTests:
+    """The guard of docs/howto/agents.md."""
+
+    async def call(self, call: ClientCall) -> Refuse | End | None:
+        return Refuse("The tests are not for you.") if "/tests" in call.arguments else None
+
+    async def result(self, call: ClientCall, text: str) -> str | End | None:
+        return text.replace("hunter2", "[removed]") if "hunter2" in text else None
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+async def test_a_refused_call_never_runs_and_a_secret_never_reaches_the_policy(
+    create: Create, name: str, measured: Measured
+) -> None:
+    bash = PROGRAMS[name].bash
+    turns = {0: bash("echo read > /tmp/read; cat /tests"), 1: bash("echo hunter2 is secret")}
+    policy = PromptedPolicy(scripted(turns, done(name)))
+    box = await boxed(create, name)
+    result = await ran(box, harness(name), policy, interceptor=NoReadingOfTests())
+    assert (result.stop.reason, result.exit_code) == ("finish", 0), result.printed
+    assert (await box.run(["cat", "/tmp/read"])).exit_code == 1, "it ran"
+    measured(policy, result.trajectory)
+    last = policy.renderer.text(policy.sampled[-1].prompt)
+    assert ("The tests are not for you." in last, "[removed] is secret" in last) == (True, True)
+    assert "hunter2 is secret" not in last.partition("[removed]")[2]
+    assert result.trajectory is not None
+    assert sum(any(row.loss_mask) for row in result.trajectory.segments) == 1
 
 
 def test_the_versions_are_in_one_place() -> None:

@@ -16,7 +16,7 @@ MAX_REFUSED_TURNS: Final = 4  # in a row: then the policy has broken the protoco
 class LoopEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Why a rollout ended; `truncated_by` names the limit, if it was one."""
 
-    reason: str  # finish, answer, max_turns, max_tokens, context, time, protocol, sandbox
+    reason: str  # finish, answer, max_turns, max_tokens, context, time, protocol, sandbox, intercepted: WHY
     truncated_by: str | None = None
 
 

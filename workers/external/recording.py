@@ -7,7 +7,9 @@ and its completion is recorded where it was placed.
 
 import asyncio
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Coroutine, Hashable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,17 +24,24 @@ from workers.agent.tools import Tool
 from workers.external.cutting import cut, cut_at
 from workers.external.forest import Forest, GivenIds, Node, Placement
 from workers.external.history import Said, answered
+from workers.external.interception import End, Interception, Interceptor
 from workers.external.prompting import Prompt, PromptBuilder
 from workers.external.rows import segments_and_turns
 from workers.inference.arrived import Arrived
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
 
+T = TypeVar("T")
+
 
 class LimitReached(Exception):
-    """The rollout is over; `stop` names the limit."""
+    """The rollout is over; `stop` names the limit, or why it was ended."""
 
     def __init__(self, stop: LoopEnd) -> None:
-        super().__init__(f"the limit of this rollout is reached: {stop.truncated_by}")
+        super().__init__(
+            f"the limit of this rollout is reached: {stop.truncated_by}"
+            if stop.truncated_by
+            else f"this rollout is over: {stop.reason}"
+        )
         self.stop = stop
 
 
@@ -61,9 +70,17 @@ class RecordedReply(msgspec.Struct, frozen=True, kw_only=True):
 class Recording:
     """All that one attempt's harness asked, as one trajectory."""
 
-    def __init__(self, policy: Policy, renderer: Renderer, sampling: Sampling, sample: str) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        renderer: Renderer,
+        sampling: Sampling,
+        sample: str,
+        interceptor: Interceptor | None = None,
+    ) -> None:
         self._policy, self._renderer, self._sampling, self._sample = policy, renderer, sampling, sample
         self._forest = Forest()
+        self._interception = None if interceptor is None else Interception(interceptor, self._forest)
         self._prompts = PromptBuilder(renderer, self._forest.given)
         self._turns: list[Turn] = []
         self._replies: list[RecordedReply] = []
@@ -73,7 +90,7 @@ class Recording:
         self._started = asyncio.get_running_loop().time()
         self._unanswered: Prompt | None = None  # the first prompt, as it was asked last
         self.stop: LoopEnd | None = None
-        self.failure: InferenceError | None = None
+        self.failure: Exception | None = None
         self.over = asyncio.Event()  # a limit or our own failure ended it
 
     @property
@@ -106,20 +123,56 @@ class Recording:
         if twin is not None and twin.lost:  # who did not get it to its end asks again
             twin.lost = False
             return self._replies[twin.number]
-        prompt = await self._prompts.of(place, history, tools)
-        if not self._turns:
-            self._unanswered = prompt
-        room = await self._room(len(prompt.ids))
-        number = next(each for each in itertools.count(self.turns) if each not in self._flying)
-        self._flying.add(number)
-        started = asyncio.get_running_loop().time() - self._started
+        place, history = await self._judged(place, history)
+        while True:
+            prompt = await self._prompts.of(place, history, tools)
+            if not self._turns:
+                self._unanswered = prompt
+            room = await self._room(len(prompt.ids))
+            number = next(each for each in itertools.count(self.turns) if each not in self._flying)
+            self._flying.add(number)
+            started = asyncio.get_running_loop().time() - self._started
+            try:
+                completion = await self._generate(prompt.ids, min(room, max_tokens or room), number)
+            finally:
+                self._flying.discard(number)
+                self._landed.set()
+                self._landed = asyncio.Event()
+            reply = self._take(place, prompt, completion, tools, asked, twin, started, stop, side=side, session=session)
+            refused = await self._refused(reply, session)
+            if refused is None:
+                return reply
+            place = refused
+
+    async def _judged(self, place: Placement, history: Sequence[Said]) -> tuple[Placement, Sequence[Said]]:
+        """A request as the policy reads it. Raises `LimitReached` where a result ends the rollout."""
+        if self._interception is None:
+            return place, history
+        await self._unless_ended(self._interception.results(place.rest))
+        shown = self._interception.shown
+        return replace(place, rest=shown(place.rest)), shown(history)
+
+    async def _refused(self, reply: RecordedReply, session: str) -> Placement | None:
+        """The place behind a completion of which the harness gets nothing; None where it gets all of it."""
+        if self._interception is None:
+            return None
+        node = self._forest.sampled[reply.number]
+        told = await self._unless_ended(self._interception.calls(node, session))
+        if told is None:
+            return None
+        node.asked = object()  # no other request is answered with it
+        return Placement(at=node.at, parent=node, rest=told, rewritten=0)
+
+    async def _unless_ended(self, judging: Coroutine[Any, Any, T | End]) -> T:
         try:
-            completion = await self._generate(prompt.ids, min(room, max_tokens or room), number)
-        finally:
-            self._flying.discard(number)
-            self._landed.set()
-            self._landed = asyncio.Event()
-        return self._take(place, prompt, completion, tools, asked, twin, started, stop, side=side, session=session)
+            said = await judging
+        except Exception as error:
+            self.failure = error
+            self.over.set()
+            raise InferenceError("what the task family does with tool calls has failed") from error
+        if isinstance(said, End):
+            raise self._over(LoopEnd(reason=f"intercepted: {said.reason}"))
+        return said
 
     def lost(self, reply: RecordedReply) -> None:
         """Notes that nobody has read a reply to its end. The same request gets it again."""

@@ -21,6 +21,7 @@ from workers.agent.result import LoopEnd
 from workers.egress import programs
 from workers.external.gateway import Gateway
 from workers.external.harness import Harness
+from workers.external.interception import Interceptor
 from workers.external.recording import Recording
 from workers.handler import SandboxLost
 from workers.inference.protocol import Policy
@@ -56,9 +57,12 @@ async def run_external(
     sampling: Sampling,
     sample: str,
     deadline: RunClock | float,
+    interceptor: Interceptor | None = None,
 ) -> ExternalResult:
-    """One rollout. Raises `InferenceError` when the policy could not be reached, `HarnessFailed`, `SandboxError`."""
-    recording = Recording(policy, renderer, sampling, sample)
+    """One rollout. Raises `InferenceError` when the policy could not be reached, `HarnessFailed`, `SandboxError`, and
+    what the interceptor raises.
+    """
+    recording = Recording(policy, renderer, sampling, sample, interceptor)
     gateway = Gateway(recording)
     clock = clock_until(deadline)
     keep_s, done = min(_MARGIN_S, clock.left_s / 10), None

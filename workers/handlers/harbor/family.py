@@ -13,6 +13,7 @@ from workers.agent.loading import policy_renderer
 from workers.agent.loop import run_agent
 from workers.agent.tools import offered, select
 from workers.external.harness import harness, mount_of
+from workers.external.interception import Interceptor
 from workers.external.running import run_external
 from workers.handler import Eval, Init, Prepared, Ran, Run, SandboxLost, Schema, Score
 from workers.handlers.clocks import EvalClock
@@ -69,7 +70,14 @@ class Harbor:
 
     async def act(self, context: Run, row: TaskRow, sandbox: Sandbox) -> tuple[Trajectory | None, str | None]:
         """The agent at work: its trajectory, and how it broke the protocol."""
-        return await (_by_harness if row.agent else _by_loop)(context, row, sandbox)
+        if row.agent is None:
+            return await _by_loop(context, row, sandbox)
+        return await _by_harness(context, row, row.agent, sandbox, self.interceptor(context))
+
+    def interceptor(self, context: Run) -> Interceptor | None:
+        """Sees the tool calls of a third-party agent; None: nobody does."""
+        del context
+        return None
 
     async def eval(self, context: Eval) -> Score:
         row, hidden = row_of(context.job.payload), hidden_of(context.sealed)
@@ -101,10 +109,11 @@ async def _by_loop(context: Run, row: TaskRow, sandbox: Sandbox) -> tuple[Trajec
     return result.trajectory, result.agent_error
 
 
-async def _by_harness(context: Run, row: TaskRow, sandbox: Sandbox) -> tuple[Trajectory | None, str | None]:
+async def _by_harness(
+    context: Run, row: TaskRow, agent: str, sandbox: Sandbox, interceptor: Interceptor | None
+) -> tuple[Trajectory | None, str | None]:
     """An external agent, in the sandbox, with the container's variables."""
-    assert row.agent is not None
-    found = await asyncio.to_thread(harness, row.agent)
+    found = await asyncio.to_thread(harness, agent)
     entered = [*place.in_container(row.environment, row.workdir, 'exec "$@"'), "sh", *found.argv]
     result = await run_external(
         harness=replace(found, argv=entered),
@@ -116,6 +125,7 @@ async def _by_harness(context: Run, row: TaskRow, sandbox: Sandbox) -> tuple[Tra
         sampling=context.job.sampling,
         sample=_sample(context),
         deadline=context.clock,
+        interceptor=interceptor,
     )
     return result.trajectory, None
 

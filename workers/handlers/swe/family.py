@@ -13,6 +13,7 @@ from workers.agent.loading import policy_renderer
 from workers.agent.loop import run_agent
 from workers.agent.tools import offered, select
 from workers.external.harness import harness, mount_of
+from workers.external.interception import Interceptor
 from workers.external.running import run_external
 from workers.handler import Eval, Init, Prepared, Ran, Run, SandboxLost, Schema, Score
 from workers.handlers.clocks import EvalClock
@@ -72,12 +73,23 @@ class SoftwareEngineering:
     async def run(self, context: Run) -> Ran:
         task = task_of(context.job.payload)
         sandbox = _sandbox(context)
-        trajectory, agent_error = await (_by_harness if task.agent else _by_loop)(context, task, sandbox)
+        trajectory, agent_error = await self.act(context, task, sandbox)
         try:
             patch = await repository.export(sandbox, task, context.carry["base"])
         except (SandboxError, OSError, UnicodeError) as error:
             raise SandboxLost(f"the patch cannot be read: {type(error).__name__}: {error}", trajectory) from error
         return Ran(trajectory=trajectory, export={"patch": patch}, agent_error=agent_error)
+
+    async def act(self, context: Run, task: SweTask, sandbox: Sandbox) -> tuple[Trajectory | None, str | None]:
+        """The agent at work: its trajectory, and how it broke the protocol."""
+        if task.agent is None:
+            return await _by_loop(context, task, sandbox)
+        return await _by_harness(context, task, task.agent, sandbox, self.interceptor(context))
+
+    def interceptor(self, context: Run) -> Interceptor | None:
+        """Sees the tool calls of a third-party agent; None: nobody does."""
+        del context
+        return None
 
     async def eval(self, context: Eval) -> Score:
         row = whole(context.job.payload, context.sealed)
@@ -116,11 +128,12 @@ async def _by_loop(context: Run, task: SweTask, sandbox: Sandbox) -> tuple[Traje
     return result.trajectory, result.agent_error
 
 
-async def _by_harness(context: Run, task: SweTask, sandbox: Sandbox) -> tuple[Trajectory | None, str | None]:
+async def _by_harness(
+    context: Run, task: SweTask, agent: str, sandbox: Sandbox, interceptor: Interceptor | None
+) -> tuple[Trajectory | None, str | None]:
     """An external agent, in the sandbox."""
-    assert task.agent is not None
     result = await run_external(
-        harness=await asyncio.to_thread(harness, task.agent),
+        harness=await asyncio.to_thread(harness, agent),
         task=task.problem_statement,
         workdir=task.workdir,
         policy=context.policy,
@@ -129,5 +142,6 @@ async def _by_harness(context: Run, task: SweTask, sandbox: Sandbox) -> tuple[Tr
         sampling=context.job.sampling,
         sample=context.job.sample,
         deadline=context.clock,
+        interceptor=interceptor,
     )
     return result.trajectory, None
