@@ -55,9 +55,13 @@ class Up:
         return self.wait_for("Ctrl-C drains").partition("API ")[2].split()[0]
 
     @property
+    def token(self) -> str:
+        return (self.state / "token").read_text()
+
+    @property
     def headers(self) -> dict[str, str]:
         """Of a request without the client, which finds the token by itself."""
-        return {"Authorization": f"Bearer {(self.state / 'token').read_text()}"}
+        return {"Authorization": f"Bearer {self.token}"}
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Signals it, and reads what it says until its end."""

@@ -46,8 +46,7 @@ def test_tasks_go_in_and_samples_come_out_and_sigterm_leaves_nothing(
     submit = ("submit", tasks(3), "--n", 2, "--out", out, "--url", service.url)
     done = prorl(*submit)
     assert done.returncode == 0, (done.stderr, service.said)
-    token = (service.state / "token").read_text()
-    assert f"{service.url}/ui/#token={token}\n" in service.said
+    assert f"{service.url}/ui/#token={service.token}\n" in service.said
     assert done.stdout == f"3 groups are in {out}\n"
     assert done.stderr.startswith(f"watch it: {service.url}/ui/#/batches/sums%3Asums-")
     assert "0 of 3 groups, 0 of 6 samples, 0 s so far\n" in done.stderr
