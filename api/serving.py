@@ -42,12 +42,7 @@ async def serve(settings: ApiSettings) -> bool:
     tracing = from_environment(os.environ, "prorl-api")
     await _fit(settings)
     raise_file_limit()
-    own = ""
-    if settings.state_dir is not None:
-        own, digest = own_token(settings.state_dir)
-        tenant = settings.compat.tenant if settings.compat else DEFAULT_TENANT
-        backends = {tenant: (reach.ANY,), **settings.backends}  # its user is the operator
-        settings = msgspec.structs.replace(settings, tokens={tenant: digest}, backends=backends)
+    settings, own = guarded_by_own_token(settings)
     with listening(settings) as (sock, address):
         settings = msgspec.structs.replace(settings, port=_port(sock, settings.port))
         if settings.compat is None:
@@ -99,6 +94,16 @@ class Server(uvicorn.Server):
             service: Service = self.config.app.state.service
             service.drain()
         await super().shutdown(sockets)
+
+
+def guarded_by_own_token(settings: ApiSettings) -> tuple[ApiSettings, str]:
+    """On loopback, where the operator gave no tokens: one of the service's own, whose holder is the operator."""
+    if settings.state_dir is None:
+        return settings, ""
+    token, digest = own_token(settings.state_dir)
+    tenant = settings.compat.tenant if settings.compat else DEFAULT_TENANT
+    backends = {tenant: (reach.ANY,), **settings.backends}
+    return msgspec.structs.replace(settings, tokens={tenant: digest}, backends=backends), token
 
 
 def _entry(settings: ApiSettings, address: str, token: str) -> str:

@@ -33,7 +33,7 @@ from tests.api.threaded import threaded
 pytestmark = pytest.mark.filterwarnings(
     "ignore::hypothesis.errors.HypothesisDeprecationWarning"
 )  # of schemathesis itself
-EXAMPLES: Final = int(os.environ.get("HOSTILE_EXAMPLES", "4"))  # of each operation; `make test-security` makes more
+EXAMPLES: Final = int(os.environ.get("HOSTILE_EXAMPLES", "3"))  # of each operation; `make test-security` makes more
 TOKENS: Final = {name: f"token-of-{name}" for name in ("victim", "mallory", "eve")}
 # What is the victim's, and stands in nothing that the other one knows or sends.
 SECRETS: Final = {
@@ -123,7 +123,7 @@ def kinds() -> Iterator[Any]:
     for operation in OPERATIONS:
         if not operation.public:
             yield pytest.param(operation, GenerationMode.POSITIVE, id=f"{operation.id}-right")
-            if operation.body or (operation.parameters and EXAMPLES > 4):
+            if operation.body or (operation.parameters and EXAMPLES > 3):
                 yield pytest.param(operation, GenerationMode.NEGATIVE, id=f"{operation.id}-wrong")
 
 

@@ -12,8 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from api.app import create_app
+from api.compat.app import create_app as create_compat_app
 from api.config import settings_from
 from api.routes import OPERATIONS
+from api.serving import guarded_by_own_token
 from prorl_mq import local_token
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError, ServiceError
@@ -28,8 +31,14 @@ V1 = {"start": "POST", "stop": "POST", "status": "GET", "add_llm_server": "POST"
 
 @contextlib.asynccontextmanager
 async def served(settings: RedisSettings, *flags: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with started(settings, "--port", "0", *flags) as (_, url), httpx.AsyncClient(base_url=url) as client:
-        yield client
+    """What the command serves with these flags, in this process."""
+    given = settings_from(["--redis", settings.url, "--namespace", settings.namespace, *flags], {})
+    guarded, _ = guarded_by_own_token(given)
+    app = create_app(guarded) if guarded.compat is None else create_compat_app(guarded)
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+            yield client
 
 
 @pytest.mark.anyio

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from prorl_mq.store.server.connection import RedisSettings
 
-EXAMPLES: Final = int(os.environ.get("HOSTILE_EXAMPLES", "60"))  # `make test-security` makes more
+EXAMPLES: Final = int(os.environ.get("HOSTILE_EXAMPLES", "40"))  # `make test-security` makes more
 PATIENCE_S: Final = 30.0
 LAST: Final = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 METHODS: Final = b"GET POST PUT DELETE OPTIONS HEAD CONNECT TRACE get \x00 PRI".split(b" ")
