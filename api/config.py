@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from api.tokens import TokensFile, load_tenants
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.local_token import is_loopback
 from prorl_mq.process.backend_keys import keys_from
 from prorl_mq.process.redis_server import SOCKET_PATH_LIMIT
 from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
 from prorl_mq.servers import fault
 from prorl_mq.settings import NAMESPACE as NAMESPACE_FLAG
-from prorl_mq.settings import REDIS, RENDEZVOUS, Setting, add
+from prorl_mq.settings import OPEN, REDIS, RENDEZVOUS, STATE_DIR, Setting, add
 from prorl_mq.store.server.connection import RedisSettings
 
 MIB: Final = 1 << 20
@@ -68,6 +70,8 @@ SETTINGS: Final = (
         "--tokens", "TOML or JSON file with bearer tokens for each tenant, and the backends that it may add",
         variable="PRORL_TOKENS",
     ),
+    replace(STATE_DIR, help="directory of the token that is asked for on loopback where --tokens gives none"),
+    OPEN,
     Setting(
         "--max-body-bytes", "largest request body", type=integer, default=str(16 * MIB), unit="bytes",
         variable="PRORL_MAX_BODY_BYTES",
@@ -121,6 +125,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     uds: str | None = None
     tokens: Mapping[str, bytes] = {}
     readers: Mapping[str, bytes] = {}  # tenant → SHA-256 of the token that reads only
+    state_dir: Path | None = None  # whose token is asked for; None: none but `tokens`
     backends: Mapping[str, tuple[str, ...] | None] = {}  # what each tenant may add; None: the file does not say
     max_body_bytes: int = 16 * MIB
     durability: Durability | None = None  # None: as another process has set it
@@ -139,13 +144,6 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.uds is not None or is_loopback(self.host)
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     """Flags whose defaults come from the environment. Numbers are checked later, with everything else."""
     made = argparse.ArgumentParser(prog="prorl-api", description="The HTTP ingress and its maintenance duties.")
@@ -161,7 +159,8 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
     compat = _compat(given, faults, local=local) if given.compat else None
     tenants = _tenants(given, faults, local=local or compat is not None)
     backends = dict(tenants.backends) if tenants else {}
-    if compat and not local:
+    by_token = tenants is not None and (compat is None or not given.compat_tenant)
+    if compat and not local and not by_token:
         backends.setdefault(compat.tenant, None)
     faults += _redis_faults(given.redis, given.rendezvous, given.namespace) + _socket_faults(given.uds)
     given.port = given.port or str(COMPAT_PORT if compat else 8080)
@@ -171,8 +170,11 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
         keys_from(environ)  # the duties read it again: a wrong one is said here, with every other fault
     except ConfigurationError as error:
         faults.append(str(error))
+    if given.open and given.tokens:
+        faults.append("--open asks for no token, and --tokens for one: leave one of them out")
     if faults:
         raise ConfigurationError("\n".join(faults))
+    own = local and given.uds is None and not given.open and not (given.tokens and by_token)
     return ApiSettings(
         redis=RedisSettings(
             url=given.redis or "",
@@ -184,8 +186,9 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
         host=given.host,
         port=port,
         uds=given.uds,
-        tokens=tenants.tokens if tenants and not compat else {},
+        tokens=tenants.tokens if tenants and by_token else {},
         readers=tenants.readers if tenants and not compat else {},
+        state_dir=given.state_dir if own else None,
         backends=backends,
         max_body_bytes=body,
         durability=given.durability,
@@ -210,12 +213,12 @@ def _tenants(given: argparse.Namespace, faults: list[str], *, local: bool) -> To
 
 
 def _compat(given: argparse.Namespace, faults: list[str], *, local: bool) -> CompatSettings:
-    """The contract has no authentication: beyond this machine it needs a tenant and a list of addresses."""
+    """The contract has no authentication: beyond this machine tokens are in paths, or one tenant serves addresses."""
     allowed = tuple(text.strip() for text in (given.compat_allow or "").split(",") if text.strip())
-    if not local and not (given.compat_tenant and allowed):
+    if not local and not (given.compat_tenant and allowed) and (given.compat_tenant or not given.tokens):
         faults.append(
-            f"--compat {given.compat} requires no token, so --host {given.host} needs --compat-tenant and "
-            "--compat-allow: give both, or listen on 127.0.0.1"
+            f"--compat {given.compat} on --host {given.host} needs --compat-tenant and --compat-allow, or --tokens "
+            "without a tenant: give these, or listen on 127.0.0.1"
         )
     if given.compat_tenant and not NAMESPACE.fullmatch(given.compat_tenant):
         faults.append(f"--compat-tenant {given.compat_tenant!r} may have letters, digits, '_', '.', '-' only")

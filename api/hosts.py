@@ -21,8 +21,8 @@ _PAGE_FILES: Final = "/ui/"
 
 
 def guarded(settings: ApiSettings) -> Sequence[Middleware]:
-    """The check, for a service without tokens. Names are checked where no other machine and no proxy's socket calls."""
-    if settings.tokens:
+    """The check, for a service on loopback without --tokens. No browser or machine of elsewhere calls a socket."""
+    if settings.tokens and settings.state_dir is None:
         return ()
     return (Middleware(OwnPages, host=settings.host if settings.local and settings.uds is None else ""),)
 
@@ -48,7 +48,7 @@ class OwnPages:
         if len(hosts) > 1 or (self._host and hosts and not self._is_own(hosts[0])):
             named = ", ".join(dict.fromkeys(["localhost", "127.0.0.1", self._host]))
             detail = (
-                f"without tokens this service is called by a name of its own machine ({named}), not as "
+                f"without --tokens this service is called by a name of its own machine ({named}), not as "
                 f"{', '.join(hosts)[:200]!r}: use one of these, have your proxy send it as Host, or start with --tokens"
             )
             return Problem(421, detail, kind="misdirected")

@@ -25,6 +25,7 @@ FAULTS: Final[Mapping[type[Exception], tuple[int, str]]] = {
     errors.InvalidTask: (422, "invalid-task"),
     errors.InvalidBatch: (422, "invalid-batch"),
     errors.NoWorkersYet: (503, "no-workers-yet"),
+    errors.InvalidCursor: (422, "invalid-cursor"),
     errors.UnknownDataSource: (422, "unknown-data-source"),
     errors.AddressRefused: (403, "address-refused"),
     errors.NotFound: (404, "not-found"),

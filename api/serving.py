@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -17,9 +18,13 @@ from api.app import create_app
 from api.compat.app import create_app as create_compat_app
 from api.config import ApiSettings, Durability
 from api.service import Service
+from api.tokens import own_token
+from prorl_mq import local_token
 from prorl_mq.errors import ConfigurationError, ServerUnfit
 from prorl_mq.process.connections import TimedProtocol, raise_file_limit
 from prorl_mq.process.tracing import from_environment
+from prorl_mq.rules import reach
+from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server import fitness, replicas
 from prorl_mq.store.server.connection import connect, located, patiently
@@ -37,6 +42,7 @@ async def serve(settings: ApiSettings) -> bool:
     tracing = from_environment(os.environ, "prorl-api")
     await _fit(settings)
     raise_file_limit()
+    settings, own = guarded_by_own_token(settings)
     with listening(settings) as (sock, address):
         settings = msgspec.structs.replace(settings, port=_port(sock, settings.port))
         if settings.compat is None:
@@ -55,7 +61,7 @@ async def serve(settings: ApiSettings) -> bool:
             backlog=BACKLOG,
             timeout_graceful_shutdown=DRAIN_S,
         )
-        server = Server(config, address)
+        server = Server(config, address, _entry(settings, address, own))
         await server.serve([sock])
     return server.started
 
@@ -63,9 +69,10 @@ async def serve(settings: ApiSettings) -> bool:
 class Server(uvicorn.Server):
     """Prints its address once it takes requests; on its end it wakes the requests that wait."""
 
-    def __init__(self, config: uvicorn.Config, address: str) -> None:
+    def __init__(self, config: uvicorn.Config, address: str, entry: str = "") -> None:
         super().__init__(config)
         self.address = address
+        self.entry = entry
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -80,13 +87,33 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            print(f"listening on {self.address}", flush=True)
+            print(f"listening on {self.address}", *filter(None, [self.entry]), sep="\n", flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if isinstance(self.config.app, Starlette):
             service: Service = self.config.app.state.service
             service.drain()
         await super().shutdown(sockets)
+
+
+def guarded_by_own_token(settings: ApiSettings) -> tuple[ApiSettings, str]:
+    """On loopback, where the operator gave no tokens: one of the service's own, whose holder is the operator."""
+    if settings.state_dir is None:
+        return settings, ""
+    token, digest = own_token(settings.state_dir)
+    tenant = settings.compat.tenant if settings.compat else DEFAULT_TENANT
+    backends = {tenant: (reach.ANY,), **settings.backends}
+    return msgspec.structs.replace(settings, tokens={tenant: digest}, backends=backends), token
+
+
+def _entry(settings: ApiSettings, address: str, token: str) -> str:
+    """The way in for its user. The token is for a terminal, not for a log that others may read."""
+    if settings.state_dir is None:
+        return ""
+    place = f"callers need the token in {settings.state_dir / local_token.FILE}, or --open"
+    if not sys.stdout.isatty():
+        return place
+    return f"{place}; enter at {address}{'/token/' if settings.compat else '/ui/#token='}{token}"
 
 
 @contextlib.contextmanager

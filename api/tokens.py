@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from api.problems import Problem
+from prorl_mq import local_token
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.rules import reach
 from prorl_mq.schema import forms
@@ -77,6 +78,12 @@ def load_tenants(path: Path) -> TokensFile:
 def load_tokens(path: Path) -> dict[str, bytes]:
     """Tenant → SHA-256 of its token. Raises `ConfigurationError`; its message holds no token."""
     return load_tenants(path).tokens
+
+
+def own_token(state_dir: Path) -> tuple[str, bytes]:
+    """The token of a service on loopback that was given none, and its SHA-256. Raises `ConfigurationError`."""
+    token = local_token.made(state_dir)
+    return token, _digest(token)
 
 
 class Caller(NamedTuple):

@@ -6,6 +6,7 @@ A flag wins over its variable, the variable over the default. Command lines are 
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -72,6 +73,12 @@ RENDEZVOUS: Final = Setting(
     "--rendezvous", "file that says where Redis is, where --redis does not", metavar="FILE",
     variable="PRORL_RENDEZVOUS",
 )  # fmt: skip
+STATE_DIR: Final = Setting(
+    "--state-dir", "directory of data and logs", type=Path, default=".state", metavar="DIR", variable="PRORL_STATE"
+)
+OPEN: Final = Setting(
+    "--open", "ask for no token on loopback: every user of this machine then reads and changes everything", alone=True
+)
 NAMESPACE: Final = Setting("--namespace", "prefix of every key", default="prorl", variable="PRORL_NAMESPACE")
 VERSION: Final = Setting("--version", "print the version, and end", alone=True)
 

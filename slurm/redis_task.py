@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import redis_server
 from prorl_mq.process.ports import free_port
@@ -20,7 +22,7 @@ from prorl_mq.schema import rendezvous
 from prorl_mq.schema.rendezvous import Place
 from prorl_mq.settings import Setting, add
 from prorl_mq.store.server import acl, administration
-from prorl_mq.store.server.connection import RedisSettings, connect
+from prorl_mq.store.server.connection import OUTAGES, RedisSettings, connect
 from slurm import node_state
 from slurm.address import INTERFACE, address_of
 from slurm.crew import CRASHES, Stopping, say
@@ -29,7 +31,7 @@ from slurm.layout import SHARED, role_file
 SETTINGS: Final = (
     SHARED,
     INTERFACE,
-    Setting("--tls", "encrypt connections, with certificates of an authority of the deployment's own", alone=True),
+    Setting("--tls", "TLS: server and clients show certificates of an authority of the deployment's own", alone=True),
     Setting("options", "of the server, after --", nargs="*"),
 )
 ROLES: Final = ("worker", "eval", "ingress", "viewer")
@@ -53,7 +55,10 @@ class RedisTask:
         self._address = address_of(given.interface)
         self._binary = (redis_server.installed_binary() or "") if given.tls else redis_server.find_binary()
         if not self._binary:
-            raise ConfigurationError("TLS needs a redis-server on PATH: the embedded one is built without it")
+            raise ConfigurationError(
+                "TLS needs a redis-server on PATH, for the embedded one is built without it: install one on this node "
+                "(Debian: redis-server), or set `tls = false` in [redis] where nobody else is on the network"
+            )
 
     async def run(self, stopping: Stopping) -> int:
         """Until a signal; the code of the task."""
@@ -62,7 +67,8 @@ class RedisTask:
             process = await self._start()
             ended = asyncio.create_task(asyncio.to_thread(process.wait))
             asked = asyncio.create_task(stopping.asked.wait())
-            await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
+            while not (await asyncio.wait({ended, asked}, timeout=RENEWED_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+                await self._renewed()
             asked.cancel()
             if stopping.asked.is_set():
                 await asyncio.to_thread(redis_server.stop, process)
@@ -76,10 +82,7 @@ class RedisTask:
         node_state.prepare(self._state.parent, os.getuid())
         self._state.mkdir(exist_ok=True, mode=0o700)
         socket = self._state / "redis.sock"
-        tls = []
-        if self._tls:
-            authority(self._certificates)
-            tls = issue(self._certificates, self._address, self._state / "tls")
+        tls = [f"--{word}" if number % 2 == 0 else word for number, word in enumerate(await self._certified())]
         options = ["--bind", self._address, "--unixsocket", str(socket), *tls, *self._options]
         process = redis_server.start(self._binary, self._data, options)
         try:
@@ -95,6 +98,41 @@ class RedisTask:
             raise
         return process
 
+    async def _renewed(self) -> None:
+        """New certificates for server and clients, in place: open connections stay. A failure is tried again."""
+        if not self._tls:
+            return
+        try:
+            options = await self._certified()
+            local = RedisSettings(url=f"unix://{self._state / 'redis.sock'}", password=self._places()[ADMIN].secret)
+            admin = connect(local, connections=1)
+            try:
+                await administration.certify(admin, options)
+            finally:
+                await admin.aclose()
+            for role, place in self._places().items():
+                file = role_file(self._rendezvous, role)
+                rendezvous.publish(file, msgspec.structs.replace(place, url=rendezvous.read(file).url))
+        except (ProrlError, OSError, *OUTAGES) as error:
+            say(f"the certificates were not renewed, the next try is in {RENEWED_S / 3600:g} hours: {error}")
+
+    async def _certified(self) -> list[str]:
+        """Certificates for the server and for each role, issued now; the server's settings, as names and values."""
+        if not self._tls:
+            return []
+        return await asyncio.to_thread(self._certify)
+
+    def _certify(self) -> list[str]:
+        authority(self._certificates)
+        self._rendezvous.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for role in (*ROLES, ADMIN):
+            issue(self._certificates, role, self._rendezvous / f"{role}.pem")
+        own, trusted = self._state / "server.pem", self._state / "trusted.pem"
+        issue(self._certificates, "redis", own, address=self._address)
+        trusted.write_text(authority(self._certificates))  # on this node: the shared storage may be away later
+        settings = {"tls-cert-file": own, "tls-key-file": own, "tls-ca-cert-file": trusted}
+        return [*(str(word) for each in settings.items() for word in each), "tls-auth-clients", "yes"]
+
     async def _open(self, admin: administration.Admin) -> None:
         """Passwords first, then the files, then the port. The default user's password closes the door behind us."""
         places = self._places()
@@ -108,8 +146,7 @@ class RedisTask:
             for role, place in places.items():
                 scheme = "rediss" if self._tls else "redis"
                 url = f"{scheme}://{self._address}:{port}"
-                known = Place(url=url, username=place.username, secret=place.secret, ca=place.ca)
-                rendezvous.publish(role_file(self._rendezvous, role), known)
+                rendezvous.publish(role_file(self._rendezvous, role), msgspec.structs.replace(place, url=url))
             refused = await administration.listen(admin, port, tls=self._tls)
             if refused is None:
                 say(f"Redis listens on {self._address}:{port}")
@@ -127,7 +164,9 @@ class RedisTask:
             except OSError:
                 secret = None
             user = "default" if role == ADMIN else f"{self._namespace}-{role}"
-            places[role] = Place(url="", username=user, secret=secret or secrets.token_urlsafe(32), ca=ca)
+            client = f"{role}.pem" if self._tls else None
+            secret = secret or secrets.token_urlsafe(32)
+            places[role] = Place(url="", username=user, secret=secret, ca=ca, client=client)
         return places
 
 
@@ -157,42 +196,75 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, ConfigurationError) else 1
 
 
-DAYS: Final = "3650"
+DAYS: Final = 2  # of a certificate
+CA_DAYS: Final = 30  # of the authority; the next one comes at half of it, and both are trusted until the first ends
+AUTHORITY: Final = "authority.pem"
+LAST: Final = "-----END CERTIFICATE-----\n"
+RENEWED_S: Final = 6 * 3600.0
 KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 def authority(directory: Path) -> str:
-    """The deployment's authority in PEM. It is kept when Redis moves, so that clients need no new one."""
-    key, certificate = directory / "ca.key", directory / "ca.pem"
-    if not certificate.exists():
+    """The certificates in PEM that are trusted: the deployment's authority, and the one before it.
+
+    It is kept when Redis moves, so that clients need no new one, until half of its time is over.
+    """
+    own, trusted = directory / AUTHORITY, directory / "trusted.pem"
+    if not own.exists() or _ends(own, CA_DAYS * 43_200):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _openssl("req", "-x509", *KEY, "-days", DAYS, "-subj", "/CN=prorl", "-keyout", key, "-out", certificate)
-    return certificate.read_text()
+        before = own.read_text().partition(LAST)[:2] if own.exists() and not _ends(own, 0) else ()
+        new, key = directory / "new.pem", directory / "new.key"
+        name = f"/CN=prorl {secrets.token_hex(8)}"
+        _openssl("req", "-x509", *KEY, "-days", CA_DAYS, "-subj", name, "-keyout", key, "-out", new)
+        trusted.write_text("".join([new.read_text(), *before]))
+        _append(new, key)
+        new.replace(own)
+    return trusted.read_text()
 
 
-def issue(directory: Path, address: str, into: Path) -> list[str]:
-    """A key and a certificate for an IP address, on this node, as options of the server."""
-    into.mkdir(parents=True, exist_ok=True, mode=0o700)
-    key, request, certificate, more = (into / name for name in ("key", "request", "pem", "extensions"))
-    more.write_text(f"subjectAltName=IP:{address}\n")
-    _openssl("req", *KEY, "-subj", "/CN=redis", "-keyout", key, "-out", request)
-    _openssl(
-        "x509", "-req", "-in", request, "-CA", directory / "ca.pem", "-CAkey", directory / "ca.key",
-        "-CAcreateserial", "-CAserial", into / "serial", "-days", DAYS, "-extfile", more, "-out", certificate,
-    )  # fmt: skip
-    options = {"cert-file": certificate, "key-file": key, "ca-cert-file": directory / "ca.pem"}
-    return [word for name, path in options.items() for word in (f"--tls-{name}", str(path))] + [
-        "--tls-auth-clients", "no",
-    ]  # fmt: skip
+def issue(directory: Path, name: str, into: Path, *, address: str = "") -> None:
+    """A file with a certificate and its key, for a server at an IP address or for a client, replaced in one step."""
+    key, request, certificate, more = (into.with_name(f".{into.name}.{each}") for each in ("key", "req", "crt", "ext"))
+    use = f"extendedKeyUsage=serverAuth\nsubjectAltName=IP:{address}" if address else "extendedKeyUsage=clientAuth"
+    more.write_text(f"{use}\n")
+    try:
+        _openssl("req", *KEY, "-subj", f"/CN={name}", "-keyout", key, "-out", request)
+        _openssl(
+            "x509", "-req", "-in", request, "-CA", directory / AUTHORITY, "-CAkey", directory / AUTHORITY,
+            "-set_serial", f"0x{secrets.token_hex(16)}", "-days", DAYS, "-extfile", more, "-out", certificate,
+        )  # fmt: skip
+        _append(certificate, key)
+        certificate.replace(into)
+    finally:
+        for each in (key, request, certificate, more):
+            each.unlink(missing_ok=True)
 
 
-def _openssl(*words: str | Path) -> None:
+def _append(certificate: Path, key: Path) -> None:
+    """The key to its certificate: one file, which its owner alone reads, cannot be half of another's."""
+    certificate.chmod(0o600)
+    with certificate.open("a") as both:
+        both.write(key.read_text())
+    key.unlink()
+
+
+def _ends(certificate: Path, within_s: float) -> bool:
+    argv = ["openssl", "x509", "-checkend", str(int(within_s)), "-noout", "-in", str(certificate)]
+    return subprocess.run(argv, check=False, capture_output=True).returncode != 0
+
+
+def _openssl(*words: str | int | Path) -> None:
+    umask = os.umask(0o077)
     try:
         subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, text=True)
     except FileNotFoundError:
-        raise ConfigurationError("openssl is missing on this node: TLS needs it (Debian: openssl)") from None
+        raise ConfigurationError(
+            "openssl is missing on this node: TLS needs it (Debian: openssl), or set `tls = false` in [redis]"
+        ) from None
     except subprocess.CalledProcessError as error:
         raise ConfigurationError(f"openssl {words[0]} failed: {error.stderr.strip()[-300:]}") from None
+    finally:
+        os.umask(umask)
 
 
 if __name__ == "__main__":

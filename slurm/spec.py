@@ -70,7 +70,7 @@ class RedisJob(Job, frozen=True, kw_only=True):
     """Redis: a job of its own, or, with `url`, a server outside of the deployment."""
 
     url: Word | None = None
-    tls: bool = False
+    tls: bool = True
     options: tuple[Line, ...] = ()  # of the server, as "--maxmemory 8gb"
 
 

@@ -7,8 +7,10 @@ import socket
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from prorl_mq.schema.messages import Stage
+from prorl_mq.settings import STATE_DIR as ANY_STATE_DIR
 from prorl_mq.settings import Setting
 from prorl_mq.store.server.connection import RedisSettings
 from workers.metrics_listener import FLAG_HELP, LOOPBACK
@@ -27,7 +29,7 @@ NODE = Setting(
     type=plain,
     variable="PRORL_NODE",
 )
-STATE_DIR = Setting("--state-dir", "directory of this node's data", type=Path, default=".state", variable="PRORL_STATE")
+STATE_DIR = replace(ANY_STATE_DIR, help="directory of this node's data")
 LEASE = Setting("--lease-ms", type=int, default=15_000, unit="ms", variable="PRORL_LEASE_MS")
 METRICS_LISTEN = Setting("--metrics-listen", FLAG_HELP, default=LOOPBACK, variable="PRORL_METRICS_LISTEN")
 

@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
 from api.compat.bodies import Unprocessable
+from api.compat.entrance import Entrance
 from api.compat.routes import Routes, detail
 from api.config import ApiSettings
 from api.hosts import guarded
@@ -22,6 +24,7 @@ def create_app(settings: ApiSettings, *, maintained: bool = True, tracing: Traci
     service, compat = Service(settings, tracing), settings.compat
     assert compat is not None
     routes = Routes(service)
+    asked = [Middleware(Entrance, tokens=settings.tokens)] if settings.tokens else []
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -31,7 +34,7 @@ def create_app(settings: ApiSettings, *, maintained: bool = True, tracing: Traci
     app = Starlette(
         routes=routes.table(),
         lifespan=lifespan,
-        middleware=guarded(settings),
+        middleware=[*guarded(settings), *asked],
         exception_handlers=dict.fromkeys((Problem, Unprocessable, HTTPException, Exception), _fault),
     )
     app.router.redirect_slashes = False

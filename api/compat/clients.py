@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from api.config import CompatSettings
 from api.service import service_of
+from api.tokens import Caller
 from prorl_mq.schema.ids import RunRef, TenantId, pool_ref, run_ref
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
@@ -50,4 +51,5 @@ def client_of(request: Request) -> CompatClient:
     name: str = request.path_params.get("client") or (address or "local").replace(":", "-").replace("%", "-")
     if not _NAME.fullmatch(name):
         raise HTTPException(404, "Not Found")
-    return CompatClient(settings.tenant, name)
+    caller: Caller | None = getattr(request.state, "caller", None)
+    return CompatClient(caller.tenant if caller else settings.tenant, name)

@@ -67,6 +67,15 @@ async function show() {
   }
 }
 
+// A link that the service prints at its start has the token in its fragment, which no request carries. The address does
+// not keep it, nor does the history.
+function arrive() {
+  const [, given, rest] = /^#token=([^/]+)(.*)$/.exec(location.hash) ?? [];
+  if (!given || viewing) return;
+  try { token.set(decodeURIComponent(given)); } catch { token.set(given); }
+  history.replaceState(null, "", `${location.pathname}${rest && `#${rest}`}`);
+}
+
 // With another token, or with none.
 function enter() {
   if (!viewing) permit();
@@ -150,7 +159,8 @@ if (viewing) {
 }
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 signOut.addEventListener("click", () => { token.clear(); enter(); });
-addEventListener("hashchange", show);
+addEventListener("hashchange", () => { arrive(); show(); });
 listen(main, show);
 keys();
+arrive();
 enter();

@@ -31,7 +31,7 @@ class Ours(Running):
 
     def start(self) -> None:
         python = sys.executable
-        api = [python, "-m", "api", "--redis", self.setting.redis_url, "--port", "0"]
+        api = [python, "-m", "api", "--redis", self.setting.redis_url, "--port", "0", "--open"]
         self.workers["api"] = [start_worker(api, self.env, self.log("api"))]
         for stage in STAGES:
             argv = [python, "-m", "workers", "--stage", stage, "--slots", str(SLOTS), "--node", "bench"]

@@ -107,7 +107,7 @@ class Experiment:
             weights=self.service.settings.state_dir / "weights", source="trails" if logged else "trails-again",
         )  # fmt: skip
         self._version += self.size.steps + 1
-        async with AsyncClient(self.service.url, patience_s=300) as client:
+        async with AsyncClient(self.service.url, token=self.service.token, patience_s=300) as client:
             tell = functools.partial(self._tell, name)
             before = await self._generated(client, plan.pool)
             steps = await Trainer(client, self.learner, plan, tell=tell, watch=watch).train()

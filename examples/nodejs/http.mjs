@@ -1,6 +1,6 @@
 // A trainer over HTTP: submits a batch, reads each closed group with its tokens, and acknowledges it. No package needed.
 //
-//   node http.mjs http://127.0.0.1:8080 RUN BATCH.json      (PRORL_TOKEN, where the service asks for one)
+//   node http.mjs http://127.0.0.1:8080 RUN BATCH.json      (PRORL_TOKEN=$(cat .state/token), of `prorl-mq up`)
 import { readFile } from 'node:fs/promises';
 
 const [url, run, file] = process.argv.slice(2);

@@ -12,7 +12,7 @@ from prorl_mq import __version__
 from prorl_mq.cli.values import count, pause_seconds, port, quota, share, whole
 from prorl_mq.process.arguments import Parser, positive, unknown
 from prorl_mq.schema.status import PAUSE_MS
-from prorl_mq.settings import KEEP, NAMESPACE, REDIS, Setting, SubCommand, add_commands, add_version
+from prorl_mq.settings import KEEP, NAMESPACE, OPEN, REDIS, STATE_DIR, Setting, SubCommand, add_commands, add_version
 
 URL = "http://127.0.0.1:8080"
 FAMILIES = (
@@ -60,9 +60,6 @@ def module_of(given: argparse.Namespace) -> str:
     return "demo.dapo" if command == "demo" and given.dapo else MODULES.get(command, command)
 
 
-STATE_DIR = Setting(
-    "--state-dir", "directory of data and logs", type=Path, default=".state", metavar="DIR", variable="PRORL_STATE"
-)
 STORE = (replace(REDIS, help="URL of a Redis server; else that of `up`"), NAMESPACE, STATE_DIR)
 ADDRESS = Setting("--url", "URL of the API, or of its Redis", default=URL, variable="PRORL_URL")
 TOKEN = Setting("--token", "bearer token for the API; others on this machine can read it here, not in the variable",
@@ -110,8 +107,9 @@ UP = (
     Setting("--host", "address that the API listens on; beyond loopback it needs --tokens", default="127.0.0.1"),
     Setting("--tokens", "TOML file with the bearer token of each tenant", type=Path, metavar="FILE",
             variable="PRORL_TOKENS"),
-    Setting("--compat-port", "port of ProRL Agent's routes, 0 takes a free one; else 8006, with --port 0 a free one, "
-            "beside --tokens none", type=port, metavar="PORT"),
+    OPEN,
+    Setting("--compat-port", "port of ProRL Agent's routes, 0 takes a free one; else 8006, with --port 0 a free one",
+            type=port, metavar="PORT"),
     NAMESPACE,
     SANDBOX,
     TOKENIZER,

@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import Final
 
+from prorl_mq import local_token
 from prorl_mq.client import AsyncClient
 from prorl_mq.client.transport import Unreachable
 from prorl_mq.clock import monotonic
@@ -14,7 +15,10 @@ AGAIN_S: Final = 10.0  # between two remarks
 
 def reach(given: argparse.Namespace, *, patience_s: float = 60.0) -> AsyncClient:
     """A client that waits up to `patience_s` for a service that does not answer, and says so after a second."""
-    client = AsyncClient(given.url, token=given.token, patience_s=patience_s)
+    token = given.token
+    if token is None and "state_dir" in given:  # a client looks where this process's directory is said to be
+        token = local_token.found(given.url, given.state_dir)
+    client = AsyncClient(given.url, token=token, patience_s=patience_s)
     client.waiting = Remarks().say
     return client
 

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 
+from prorl_mq import local_token
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.local import programs
 from prorl_mq.cli.local.service import LocalService
@@ -42,6 +43,8 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
             tokenizers.check_directory(path, option)
     if given.redis and given.replicas:
         raise ConfigurationError("--replicas is for a server that is started: leave out --redis, or give it alone")
+    if given.open and given.tokens:
+        raise ConfigurationError("--open asks for no token, and --tokens for one: leave one of them out")
     if given.tokens and (given.backend or given.local_backend) and not os.environ.get("PRORL_TOKEN"):
         raise ConfigurationError(
             "with --tokens, a backend belongs to a tenant: put the token of that tenant into PRORL_TOKEN"
@@ -58,7 +61,8 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
         host=given.host,
         port=given.port,
         tokens=given.tokens.absolute() if given.tokens else None,
-        compat_port=given.compat_port if given.compat_port is not None else compat_port(given),
+        open=given.open,
+        compat_port=given.compat_port if given.compat_port is not None else given.port and COMPAT_PORT,
         sandbox=given.sandbox,
         tokenizer=tokenizer.absolute() if tokenizer else None,
         backends=tuple(given.backend),
@@ -68,18 +72,13 @@ def settings_of(given: argparse.Namespace) -> ServiceSettings:
     )
 
 
-def compat_port(given: argparse.Namespace) -> int | None:
-    """None beside tokens: those routes ask for none, and every user of the machine reaches them."""
-    return None if given.tokens else given.port and COMPAT_PORT
-
-
 def ready(service: LocalService, seconds: float) -> str:
     """Summary of a service that has come up, for its user."""
     settings = service.settings
     workers = ", ".join(f"{stage.value} {count}" for stage, count in settings.processes.items())
     rows = {
         **addresses(service),
-        "ProRL v1": service.compat_url or "not served beside --tokens, as its routes ask for none; else --compat-port",
+        "ProRL v1": compat_base(service),
         "Redis": re.sub(r"://[^/@]*@", "://", service.redis.url) if service.redis else "",  # without a password
         "workers": f"{workers}; {settings.slots} jobs at a time in each",
         **({} if settings.tokenizer else {"tokenizer": tokenizers.NONE}),
@@ -90,15 +89,34 @@ def ready(service: LocalService, seconds: float) -> str:
     return "\n".join([*lines, "Ctrl-C drains and ends"])
 
 
+def compat_base(service: LocalService) -> str:
+    """The address for a client of the first release: it sends no header, so a token is in the path."""
+    if service.settings.open:
+        return service.compat_url
+    return f"{service.compat_url}/token/{service.token or 'TOKEN, of a tenant'}"
+
+
 def addresses(service: LocalService) -> dict[str, str]:
     """Addresses for a browser and for a Prometheus."""
     return {
         "API": f"{service.url}  (description: {service.url}/docs)",
         **({} if service.reached == service.url else {"elsewhere": service.reached}),
-        "web page": f"{service.url}/ui",
+        "web page": f"{service.url}/ui{f'/#token={service.token}' if service.token else ''}",
+        **token_row(service),
         "dashboard": service.dashboard or "not started: pip install 'prorl-mq[dashboard]', without --no-dashboard",
         "metrics": f"{service.url}/metrics  (of workers: {service.settings.state_dir / 'metrics'})",
     }
+
+
+def token_row(service: LocalService) -> dict[str, str]:
+    """The token, or that none is asked for; nothing where the operator gave tokens."""
+    if service.settings.tokens:
+        return {}
+    if service.settings.open:
+        return {"token": "none (--open): every user of this machine reads and changes everything"}
+    file = service.settings.state_dir / local_token.FILE
+    found = "found by commands and clients that run where .state is that directory, or with PRORL_STATE set to it"
+    return {"token": f"{file}  ({found})"}
 
 
 def say(text: str) -> None:

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from prorl_mq import local_token
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Unreachable
 from prorl_mq.errors import ServiceError
 from prorl_mq.schema import rendezvous
@@ -28,6 +29,8 @@ CONNECT_S: Final = 5.0
 AT_ONCE_BYTES: Final = 1 << 20  # of a body that is sent in one piece
 LONGEST_WAIT_S: Final = 60.0  # as the service allows
 AGAIN: Final = frozenset({429, 502, 503, 504})
+UNKNOWN: Final = 401
+_LACKING: Final = "is not its token: set PRORL_STATE to the state directory of the service, or PRORL_TOKEN to its token"
 COLLECTIONS: Final = {"job": "jobs", "group": "groups", "batch": "batches", "run": "runs"}
 
 
@@ -64,6 +67,7 @@ class HttpDoor:
         self._file = None if "://" in url else Path(url)
         self._found = self._file is None
         self._token = token
+        self._own = token is None and uds is None and self._file is None  # of this machine: its token can be found
         self._uds = uds
         self._http: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # that the session belongs to
@@ -179,6 +183,8 @@ class HttpDoor:
         answer_s: float = ANSWER_S,
     ) -> T:
         self._find()
+        if self._own and self._token is None:
+            self._token = local_token.found(self.url)
         headers = {"Accept": "application/msgpack"}
         headers |= {} if body is None else {"Content-Type": "application/json"}
         headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
@@ -197,6 +203,12 @@ class HttpDoor:
             self._found = self._file is None
             said = str(error) or type(error).__name__
             raise Unreachable(f"{self.url} does not answer ({said}): is it running?") from None
+        if answer.status == UNKNOWN and self._own:
+            if (found := local_token.found(self.url)) not in {None, self._token}:  # the service has started again
+                self._token = found
+                return await self._ask(method, path, kind, body=body, query=query, answer_s=answer_s)
+            if local_token.is_loopback(url.host or ""):
+                raise _fault(answer, content, f"; {local_token.place().absolute()} {_LACKING}")
         if answer.status // 100 != 2:
             raise _fault(answer, content)
         try:
@@ -216,13 +228,13 @@ def _closed(entry: _Entry) -> Closed | None:
     return ClosedGroup(entry.cursor, entry.group) if entry.group is not None else None
 
 
-def _fault(answer: aiohttp.ClientResponse, content: bytes) -> ServiceError:
+def _fault(answer: aiohttp.ClientResponse, content: bytes, more: str = "") -> ServiceError:
     detail = f"{answer.status} {answer.reason}"
     try:
         detail = str(msgspec.json.decode(content)["detail"])
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
         detail = f"{detail}: {content[:200].decode(errors='replace')}"
     if answer.status not in AGAIN:
-        return ServiceError(detail, status=answer.status)
+        return ServiceError(detail + more, status=answer.status)
     said = answer.headers.get("Retry-After", "")
     return Unreachable(detail, status=answer.status, retry_after_s=float(said) if said.isdigit() else None)

@@ -23,12 +23,16 @@ _SEEN: dict[Path, "Place"] = {}  # what each file said last, for as long as this
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Place of a service. `secret` is a Redis user's password or the API's bearer token, `ca` certificates in PEM."""
+    """Place of a service. `secret` is a Redis user's password or the API's bearer token, `ca` certificates in PEM.
+
+    `client` is a file with the key and the certificate of who connects: written, its name beside the rendezvous.
+    """
 
     url: str
     username: str | None = None
     secret: str | None = None
     ca: str | None = None
+    client: str | None = None
     nonce: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))  # differs each time it is written
 
 
@@ -56,6 +60,8 @@ def read(path: Path) -> Place:
             place = msgspec.json.decode(file.read(), type=Place)
         except msgspec.MsgspecError as error:
             raise ConfigurationError(f"{path} is no rendezvous file: {error}") from None
+    if place.client is not None:
+        place = msgspec.structs.replace(place, client=str(path.parent / place.client))
     _SEEN[path] = place
     return place
 

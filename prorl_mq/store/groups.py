@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple
 
+from prorl_mq.errors import InvalidCursor
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, group_of, job_parts, job_ref, run_of
 from prorl_mq.schema.items import GroupSpec, StoredGroup
@@ -123,6 +124,8 @@ async def pages(store: Store, owner: BatchRef | RunRef) -> AsyncIterator[Sequenc
 
 async def page(store: Store, owner: BatchRef | RunRef, cursor: str, *, count: int) -> OpenPage:
     """About `count` open groups of a batch or run. Source: SSCAN, so a group may come twice."""
+    if not cursor.isdigit():
+        raise InvalidCursor(f"{cursor[:64]!r} is no cursor of open groups: take `next` of a page of these, or 0")
     after, names = await store.read("SSCAN", store.keys.open_groups(owner), cursor, "COUNT", count)
     return OpenPage(after.decode(), [_ref(name) for name in names])
 

@@ -124,6 +124,8 @@ async def newest(store: Store, run: RunRef, *, before: str, limit: int) -> list[
 
     `before` is a cursor, left out itself, or empty for the newest page.
     """
+    if before and not before.strip("0-"):  # Redis refuses the question what lies before the first position
+        return []
     last = f"({before}" if before else "+"
     rows = await store.read("XREVRANGE", store.keys.results(run), last, "-", "COUNT", limit)
     return [

@@ -13,7 +13,9 @@ from prorl_mq.store.server.connection import RedisSettings
 @contextlib.asynccontextmanager
 async def started(settings: RedisSettings, *flags: str) -> AsyncIterator[tuple[Process, str]]:
     """`prorl-api` on a free port, with the address that it prints."""
-    process = await spawn("--redis", settings.url, "--namespace", settings.namespace, *(flags or ("--port", "0")))
+    flags = flags or ("--port", "0")
+    entry = () if {"--tokens", "--state-dir"} & set(flags) else ("--open",)
+    process = await spawn("--redis", settings.url, "--namespace", settings.namespace, *flags, *entry)
     assert process.stdout is not None
     try:
         async with asyncio.timeout(60):

@@ -173,3 +173,18 @@ async def _info(settings: RedisSettings, section: str) -> dict[str, str]:
         return await fitness.info(redis, section)
     finally:
         await redis.aclose()
+
+
+async def test_a_cursor_of_another_list_or_of_none_is_no_fault(client: httpx.AsyncClient) -> None:
+    """Open groups are paged by a scan, closed ones by positions of a stream, before whose first nothing lies."""
+    for name in ("open", "closed"):
+        assert (await client.post("/v1/batches", json=batch("run", name))).status_code == 202
+    assert (await client.post("/v1/batches/run:closed/cancel")).is_success
+    for after in ("0-0", "00-00", "1-0", "9999999999999999999-9999999999999999999", "9999999999999999999", "00"):
+        for query in ("groups?state=open", "groups?state=closed", "search?q=a", "batches?", "results?wait=0"):
+            answer = await client.get(f"/v1/runs/run/{query}&after={after}")
+            assert answer.status_code in {200, 422}, (query, after, answer.text)
+    open_ones = await client.get("/v1/runs/run/groups?state=open&after=1-0")
+    assert (open_ones.status_code, "no cursor of open groups" in open_ones.json()["detail"]) == (422, True)
+    before_all = await client.get("/v1/runs/run/groups?state=closed&after=0-0")
+    assert before_all.json() == {"groups": [], "next": None}

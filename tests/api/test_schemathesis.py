@@ -1,14 +1,11 @@
 """Requests made up from the OpenAPI document: no input ends as a server's fault, and every answer is as described."""
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 import schemathesis
-import uvicorn
 from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import settings as examples
 from schemathesis import GenerationMode
@@ -20,13 +17,12 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from api.app import create_app
-from api.config import ApiSettings
 from api.openapi import document
 from api.operations import Operation
 from api.routes import OPERATIONS
-from prorl_mq.store.server.connection import RedisSettings, connect
-from tests.api.service import announce_source, batch
+from prorl_mq.store.server.connection import RedisSettings
+from tests.api.service import batch
+from tests.api.threaded import threaded
 
 CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance,
@@ -38,34 +34,9 @@ SCHEMA = schemathesis.openapi.from_dict(document(OPERATIONS, version="1", tokens
 @pytest.fixture(scope="module")
 def url(redis_server: RedisSettings) -> Iterator[str]:
     """A served application with one batch in it."""
-    asyncio.run(_prepare(redis_server))
-    config = uvicorn.Config(create_app(ApiSettings(redis=redis_server)), port=0, log_level="error", ws="none")
-    server = uvicorn.Server(config)
-    ready = threading.Event()
-    startup = server.startup
-
-    async def announcing(sockets: object = None) -> None:
-        await startup(None)
-        ready.set()
-
-    server.startup = announcing  # type: ignore[method-assign]
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        assert ready.wait(30)
-        address = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    with threaded(redis_server) as address:
         assert httpx.post(f"{address}/v1/batches", json=batch()).status_code == 202
         yield address
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
-async def _prepare(settings: RedisSettings) -> None:
-    redis = connect(settings)
-    await redis.execute_command("FLUSHALL")
-    await redis.aclose()
-    await announce_source(settings)
 
 
 def kinds() -> Iterator[Any]:

@@ -54,6 +54,15 @@ class Up:
     def url(self) -> str:
         return self.wait_for("Ctrl-C drains").partition("API ")[2].split()[0]
 
+    @property
+    def token(self) -> str:
+        return (self.state / "token").read_text()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of a request without the client, which finds the token by itself."""
+        return {"Authorization": f"Bearer {self.token}"}
+
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Signals it, and reads what it says until its end."""
         self.process.send_signal(number)
@@ -143,8 +152,9 @@ def state() -> Iterator[Path]:
 
 
 @pytest.fixture
-def up(state: Path, tokenizer_dir: Path) -> Iterator[Callable[..., Up]]:
-    """Starts services that end with the test."""
+def up(state: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Up]]:
+    """Starts services that end with the test; commands and clients of the test find their token."""
+    monkeypatch.setenv("PRORL_STATE", str(state))
     started: list[Up] = []
 
     def start(*options: object, dashboard: bool = False) -> Up:

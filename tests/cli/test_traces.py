@@ -66,7 +66,7 @@ async def rolled_out(up: Callable[..., Up], backend: str) -> str:
     url = await asyncio.to_thread(lambda: service.url)
     task = {"task_id": "sum", "data_source": "reasoning_gym", "payload": {"name": "chain_sum", "seed": 1, "size": 1}}
     batch = {"run_id": "r", "batch_id": "b", "groups": [{"task": task}]}
-    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=url, headers=service.headers, trust_env=False, timeout=60) as client:
         answer = await client.post("/v1/batches", json=batch, headers={"traceparent": CALLER})
         assert answer.status_code == 202
     async with AsyncClient(url) as trainer:

@@ -46,7 +46,7 @@ def test_tasks_go_in_and_samples_come_out_and_sigterm_leaves_nothing(
     submit = ("submit", tasks(3), "--n", 2, "--out", out, "--url", service.url)
     done = prorl(*submit)
     assert done.returncode == 0, (done.stderr, service.said)
-    assert f"{service.url}/ui\n" in service.said
+    assert f"{service.url}/ui/#token={service.token}\n" in service.said
     assert done.stdout == f"3 groups are in {out}\n"
     assert done.stderr.startswith(f"watch it: {service.url}/ui/#/batches/sums%3Asums-")
     assert "0 of 3 groups, 0 of 6 samples, 0 s so far\n" in done.stderr
@@ -83,7 +83,7 @@ def test_beyond_loopback_a_tenants_token_opens_the_service_and_owns_its_backends
     service = up("--sandbox", "none", "--host", "0.0.0.0", "--tokens", tokens, "--backend", start_backend())
     monkeypatch.delenv("PRORL_TOKEN")
     assert f"elsewhere http://{socket.gethostname()}:" in service.wait_for("Ctrl-C drains")
-    assert "ProRL v1  not served beside --tokens" in service.said  # whose routes ask for no token
+    assert "/token/TOKEN, of a tenant\n" in service.said.partition("ProRL v1")[2]
     asked = ("run", "--json", "--url", service.url)
     refused = prorl(*asked)
     assert refused.returncode == 1

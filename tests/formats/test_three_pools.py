@@ -107,7 +107,7 @@ async def test_a_judge_of_its_own_pool_scores_two_policies(service: Up, models: 
     url = await asyncio.to_thread(lambda: service.url)
     async with (
         FakeBackend(reply=right) as one, FakeBackend(reply=wrong) as two, FakeBackend(reply=judge) as three,
-        AsyncClient(url) as client,
+        AsyncClient(url, token=service.token) as client,
     ):  # fmt: skip
         for pool, address in {"policy": one.address, "student": two.address, "judge": DEAD}.items():
             await client.add_backend(pool, address)

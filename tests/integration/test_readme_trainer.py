@@ -45,5 +45,5 @@ def test_the_readme_trainer_gets_every_sample_with_its_tokens_and_acknowledges_i
     assert len(lines) == len(set(lines)) == 16, done.stdout
     for line in lines:
         assert re.fullmatch(r"step-1-[0-3] [0-3] completed [01]\.\d+ [1-9]\d* tokens", line), line
-    run = httpx.get(f"{service.url}/v1/runs/my-run", trust_env=False).json()
+    run = httpx.get(f"{service.url}/v1/runs/my-run", headers=service.headers, trust_env=False).json()
     assert (run["in_flight"], run["unacked_groups"]) == (0, 0)

@@ -86,7 +86,8 @@ class World:
 
     def start_compat(self, port: int) -> str:
         """The ProRL routes, on a port that stays the same over restarts."""
-        argv = [sys.executable, "-m", "api", "--compat", "prorl", "--port", str(port), "--compat-timeout", "120"]
+        argv = [sys.executable, "-m", "api", "--compat", "prorl", "--open", "--port", str(port)]
+        argv += ["--compat-timeout", "120"]
         self.apis["compat"] = self.start("compat", argv)
         return "compat"
 

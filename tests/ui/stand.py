@@ -47,7 +47,8 @@ class Stand:
 
     def start_api(self, name: str, *flags: str) -> str:
         """One more API process, and its address."""
-        return self.listening(name, [sys.executable, "-m", "api", "--port", "0", *flags])
+        entry = () if {"--tokens", "--state-dir"} & set(flags) else ("--open",)
+        return self.listening(name, [sys.executable, "-m", "api", "--port", "0", *entry, *flags])
 
     def start_backend(self, name: str) -> str:
         return self.listening(name, [sys.executable, "-m", "prorl_mq.testing.fake_backend", "--port", "0"])

@@ -1,5 +1,6 @@
 """The page for everybody: by keyboard alone, by a screen reader, in the dark, and on a small screen."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,3 +119,20 @@ def focus(page: Page) -> dict[str, str]:
         outline: getComputedStyle(at).outlineStyle} }"""
     )
     return found
+
+
+def test_a_link_with_the_token_opens_the_page_and_the_address_does_not_keep_it(
+    opened: Opened, stand: Stand, tmp_path: Path
+) -> None:
+    url = stand.start_api("api-own", "--state-dir", str(tmp_path))
+    page = opened(url=url)
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()  # the control: without it
+    token = (tmp_path / "token").read_text()
+    page.goto(f"{url}/ui/#token={token}/backends")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Backends")
+    assert token not in page.url
+    page = opened(url=url)
+    page.goto("about:blank")
+    page.goto(f"{url}/ui#token={token}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    assert token not in page.url

@@ -129,7 +129,7 @@ def test_tokens_are_text_where_the_service_has_the_vocabulary(
     (tmp_path / "tokenizer.json").write_text(
         json.dumps({"model": {"type": "BPE", "vocab": pieces}, "decoder": decoder})
     )
-    argv = ["env", f"PRORL_TOKENIZER={tmp_path}", sys.executable, "-m", "api", "--port", "0"]
+    argv = ["env", f"PRORL_TOKENIZER={tmp_path}", sys.executable, "-m", "api", "--port", "0", "--open"]
     url = stand.listening("api-words", argv)
     page = opened(f"live/{job}", url=url)  # a job that has ended has the same turns
     said = page.get_by_role("article").nth(1).locator(".text").first

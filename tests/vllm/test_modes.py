@@ -74,7 +74,7 @@ async def trainer(vllm_address: str, model: Path, other_weights: Path) -> AsyncI
     with tempfile.TemporaryDirectory(prefix="pq") as name:
         service = Up(Path(name) / "state", "--sandbox", "none", "--tokenizer", model, "--backend", vllm_address)
         try:
-            async with AsyncClient(service.url) as client:
+            async with AsyncClient(service.url, token=service.token) as client:
                 yield Trainer(client, vllm_address, [model, other_weights])
         finally:
             service.end()

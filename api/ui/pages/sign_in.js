@@ -11,7 +11,7 @@ export function signIn(wrong, given) {
     h("form", { class: "sign-in", onsubmit: submit },
       h("label", { for: "token" }, "Token of your tenant"),
       field,
-      h("p", { id: "token-help" }, "It stays in this tab until it is closed."),
+      h("p", { id: "token-help" }, "It stays in this tab until it is closed. Where the operator gave none, it is in the file `token` of the state directory, and `prorl-mq up` printed a link with it."),
       h("button", { type: "submit" }, "Sign in")),
   ].filter(Boolean);
 }

@@ -96,8 +96,8 @@ async def show(given: argparse.Namespace, offer: Offer) -> int:
             say(f"ready after {monotonic() - began:.1f} s; {len(batch.groups)} groups of {given.n} samples submitted")
             for what, where in addresses(service).items():
                 say(f"  {what:<9} {where}")
-            await roll_out(service.url, batch, out, conversation)
-            code = told(given, answers_in(settings.state_dir), await pool_text(service.url))
+            await roll_out(service, batch, out, conversation)
+            code = told(given, answers_in(settings.state_dir), await pool_text(service))
             print(f"{monotonic() - began:.1f} s in total", flush=True)
             if stays(given):
                 print(next_steps(service, given), flush=True)
@@ -126,11 +126,12 @@ def stays(given: argparse.Namespace) -> bool:
 
 def next_steps(service: LocalService, given: argparse.Namespace) -> str:
     """Suggestions for a new user, as lines to paste into another terminal."""
+    state, tasks = (shlex.quote(str(each)) for each in (service.settings.state_dir, EXAMPLES / "demo_tasks.jsonl"))
     steps = {
-        f"{service.url}/ui": "in a browser: every run down to its tokens",
-        f"prorl-mq submit {shlex.quote(str(EXAMPLES / 'demo_tasks.jsonl'))} --url {service.url} --run mine --n 2":
+        addresses(service)["web page"]: "in a browser: every run down to its tokens",
+        f"PRORL_STATE={state} prorl-mq submit {tasks} --url {service.url} --run mine --n 2":
             "a run of your own",
-        f"prorl-mq status --state-dir {shlex.quote(str(service.settings.state_dir))}": "what waits, and why",
+        f"prorl-mq status --state-dir {state}": "what waits, and why",
         f"prorl-mq view {shlex.quote(str(given.out))}": "these rollouts in a browser, without a service",
     }  # fmt: skip
     lines = [f"  {step}\n      {what}" for step, what in steps.items()]
@@ -181,10 +182,10 @@ def batch_of(given: argparse.Namespace, tasks: Path, *, most: int | None = None)
     return batches("demo", None, lines, sampling, limits)
 
 
-async def roll_out(url: str, batch: BatchRequest, out: OutFile, conversation: Conversation) -> None:
+async def roll_out(service: LocalService, batch: BatchRequest, out: OutFile, conversation: Conversation) -> None:
     """Writes every group's samples as it closes; meanwhile one conversation is told."""
     progress = Progress(len(batch.groups), sum(group.n for group in batch.groups))
-    async with AsyncClient(url) as client:
+    async with AsyncClient(service.url, token=service.token) as client:
         following = asyncio.create_task(conversation.follow(client), name="conversation")
         try:
             async with progress.shown():
@@ -204,10 +205,11 @@ def samples_of(path: Path) -> list[DemoLine]:
     )
 
 
-async def pool_text(url: str) -> str:
+async def pool_text(service: LocalService) -> str:
     """The backends of the pool, as the API tells of them."""
-    async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
-        rows = (await http.get(f"{url}/v1/pools/{POOL}/backends")).raise_for_status().json()["backends"]
+    headers = {"Authorization": f"Bearer {service.token}"}
+    async with httpx.AsyncClient(timeout=30, trust_env=False, headers=headers) as http:
+        rows = (await http.get(f"{service.url}/v1/pools/{POOL}/backends")).raise_for_status().json()["backends"]
     told = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     return table(told, [[row[name] for name in told] for row in rows])
 

@@ -62,7 +62,7 @@ async def run(given: argparse.Namespace) -> int:
             say(f"ready after {monotonic() - began:.1f} s; {TARGET} of {len(batch.groups)} groups are wanted")
             for what, where in addresses(service).items():
                 say(f"  {what:<9} {where}")
-            report = await fill(service.url, batch, out)
+            report = await fill(service, batch, out)
         except asyncio.CancelledError:
             say("interrupted: run the same command again to resume")
             raise
@@ -86,10 +86,10 @@ def dapo_batch_of(given: argparse.Namespace) -> BatchRequest:
     )
 
 
-async def fill(url: str, batch: BatchRequest, out: OutFile) -> BatchReport:
+async def fill(service: LocalService, batch: BatchRequest, out: OutFile) -> BatchReport:
     """Writes every group's samples as it closes; the report comes after the last one."""
     progress = Progress(len(batch.groups), sum(group.n for group in batch.groups))
-    async with AsyncClient(url) as client:
+    async with AsyncClient(service.url, token=service.token) as client:
         async with progress.shown():
             await submit_and_collect(client, [batch], out, lambda closed: progress.add(closed.record))
         return (await client.report(batch.run_id, batch.batch_id)).report

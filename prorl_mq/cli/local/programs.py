@@ -23,14 +23,15 @@ def logs(settings: ServiceSettings) -> Path:
 
 
 def api(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
-    """The API, where `--host` and `--tokens` say."""
+    """The API, where `--host` says."""
     served = _api(settings, redis, port)
-    more = ["--host", settings.host, *(["--tokens", str(settings.tokens)] if settings.tokens else [])]
-    return msgspec.structs.replace(served, argv=[*served.argv, *more])
+    return msgspec.structs.replace(served, argv=[*served.argv, "--host", settings.host])
 
 
 def _api(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
     argv = [PYTHON, "-m", "api", "--redis", redis.url, "--namespace", redis.namespace, "--port", str(port)]
+    argv += ["--tokens", str(settings.tokens)] if settings.tokens else ["--state-dir", str(settings.state_dir)]
+    argv += ["--open"] if settings.open else []
     mode = {"PRORL_DURABILITY": "replicated"} if settings.replicas else {}
     shown = {"PRORL_TOKENIZER": str(settings.tokenizer)} if settings.tokenizer else {}  # tokens as text on the page
     env = {**credentials(redis), **mode, **shown}
@@ -48,7 +49,7 @@ def urls(host: str, port: int) -> tuple[str, str]:
 
 
 def compat(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
-    """The routes of ProRL Agent's first release, for the default tenant, on loopback."""
+    """The routes of ProRL Agent's first release, on loopback."""
     served = _api(settings, redis, port)
     return msgspec.structs.replace(
         served, name="compat", argv=[*served.argv, "--compat", "prorl"], log=logs(settings) / "compat.log"

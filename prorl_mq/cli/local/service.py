@@ -19,6 +19,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
+from prorl_mq import local_token
 from prorl_mq.cli.local import place, programs
 from prorl_mq.cli.local.redis_child import RedisChild, binary
 from prorl_mq.cli.local.settings import AUTO, POOL, ServiceSettings
@@ -61,6 +62,7 @@ class LocalService:
         self.settings = settings
         self.url = self.reached = ""  # of the API, from here and from other machines
         self.compat_url = ""
+        self.token = ""  # of the service's own user; empty with --tokens and --open
         self.redis: RedisSettings | None = None
         self.dashboard = ""  # its address, with the token
         self.backends: list[str] = []
@@ -116,6 +118,8 @@ class LocalService:
         self._guard = Guard(settings.state_dir if own_redis and settings.sandbox != "none" else None)
         self._stack.push_async_callback(self._guard.aclose)
         self._stack.enter_context(place.left(settings.state_dir, settings.redis))
+        wanted = not settings.tokens and not settings.open
+        self.token = self._stack.enter_context(local_token.left(settings.state_dir, wanted=wanted))
         given = [await self._recorded(address) for address in settings.backends]
         left_behind = self._local_backend_file.read_text() if self._local_backend_file.exists() else None
         model = asyncio.create_task(self._serve_model(), name="local backend")
@@ -262,7 +266,7 @@ class LocalService:
     async def _join_backends(self, addresses: Sequence[str]) -> None:
         if not addresses:
             return
-        async with AsyncClient(self.url, token=os.environ.get("PRORL_TOKEN")) as client:
+        async with AsyncClient(self.url, token=self.token or os.environ.get(local_token.TOKEN)) as client:
             for address in addresses:
                 await client.add_backend(POOL, address)
         self.backends = list(dict.fromkeys([*self.backends, *addresses]))

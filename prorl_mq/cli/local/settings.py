@@ -28,7 +28,8 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 8
     host: str = "127.0.0.1"  # that the API listens on
     port: int = 8080  # 0: a free one
-    tokens: Path | None = None  # file of the tenants' bearer tokens; None: every caller is `default`
+    tokens: Path | None = None  # file of the tenants' bearer tokens; None: one is made for `default`
+    open: bool = False  # none is made, and everybody on this machine is `default`
     compat_port: int | None = None  # of ProRL Agent's routes, 0: a free one; None: they are not served
     sandbox: str = AUTO
     tokenizer: Path | None = None

@@ -30,6 +30,11 @@ async def listen(admin: Admin, port: int, *, tls: bool) -> str | None:
     return None
 
 
+async def certify(admin: Admin, options: Sequence[str]) -> None:
+    """Lets the server read its certificates again: new connections get them, open ones stay. Source: CONFIG SET."""
+    await ask(admin, "CONFIG", "SET", *options)
+
+
 async def answers(redis: Redis) -> bool:
     """True if the server answers a PING and has loaded what it has stored."""
     try:

@@ -87,6 +87,7 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
 def entry(place: Place) -> dict[str, str]:
     """Credentials, as arguments of redis-py."""
     given = {"username": place.username, "password": place.secret, "ssl_ca_data": place.ca}
+    given |= {"ssl_certfile": place.client, "ssl_keyfile": place.client}
     return {name: value for name, value in given.items() if value}
 
 

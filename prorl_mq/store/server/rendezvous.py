@@ -26,6 +26,9 @@ def move(connection: Any, place: Place) -> None:
         connection.path = url.path
     else:
         connection.host, connection.port = url.hostname or "localhost", url.port or 6379
+    if place.ca is not None:  # certificates are renewed while their files keep their names
+        tls = getattr(connection, "ssl_context", connection)  # of asyncio, which keeps what it has read
+        tls.ca_data, tls.certfile, tls.keyfile, tls.context = place.ca, place.client, place.client, None
     if place.username or place.secret or not url.password:
         connection.username, connection.password = place.username, place.secret
 

@@ -1,0 +1,114 @@
+"""TLS of the Redis that is a job: who connects shows a certificate, and all of them are renewed while it runs."""
+
+import argparse
+import asyncio
+import contextlib
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from redis.exceptions import ConnectionError
+
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.process import redis_server
+from prorl_mq.schema import rendezvous
+from prorl_mq.store.server.connection import RedisSettings, ask, connect
+from slurm import redis_task
+from slurm.redis_task import ADMIN, ROLES, RedisTask, authority, issue
+
+pytestmark = [pytest.mark.anyio, pytest.mark.process]
+
+
+def about(certificate: Path, *what: str) -> str:
+    argv = ["openssl", "x509", "-noout", "-in", str(certificate), *what]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+
+@contextlib.asynccontextmanager
+async def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RedisTask]:
+    monkeypatch.setenv("PRORL_STATE", str(tmp_path / "state"))
+    (tmp_path / "shared" / "redis").mkdir(parents=True)
+    (tmp_path / "state").mkdir(mode=0o700)
+    given = argparse.Namespace(shared=tmp_path / "shared", interface="lo", tls=True, options=[])
+    task = RedisTask(given)
+    process = await task._start()
+    try:
+        yield task
+    finally:
+        await asyncio.to_thread(redis_server.stop, process)
+
+
+async def pinged(file: Path) -> bool:
+    redis = connect(RedisSettings(rendezvous=file), connections=1)
+    try:
+        return bool(await ask(redis, "PING"))
+    finally:
+        await redis.aclose()
+
+
+async def test_who_knows_a_password_but_shows_no_certificate_is_not_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, monkeypatch):
+        files = tmp_path / "shared" / "rendezvous"
+        for role in ("worker", ADMIN):
+            assert await pinged(files / f"{role}.json"), "the control"
+        for role in (*ROLES, ADMIN):
+            assert (files / f"{role}.pem").stat().st_mode & 0o077 == 0
+        assert about(files / "worker.pem", "-checkend", str(47 * 3600)) == "Certificate will not expire\n"
+        with pytest.raises(subprocess.CalledProcessError):
+            about(files / "worker.pem", "-checkend", str(49 * 3600))
+        place = rendezvous.read(files / "worker.json")
+        assert place.url.startswith("rediss://")
+        foreign = tmp_path / "foreign"
+        authority(foreign)
+        issue(foreign, "worker", tmp_path / "foreign.pem")
+        for name, client in (("none", None), ("foreign", "foreign.pem")):
+            rendezvous.publish(tmp_path / f"{name}.json", msgspec.structs.replace(place, client=client))
+            with pytest.raises((ConnectionError, OSError)):
+                await pinged(tmp_path / f"{name}.json")
+
+
+async def test_certificates_and_their_authority_are_renewed_while_connections_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, monkeypatch) as task:
+        file = tmp_path / "shared" / "rendezvous" / "worker.json"
+        place = rendezvous.read(file)
+        host, port = place.url.removeprefix("rediss://").split(":")
+        before = shown(host, int(port), place)
+        redis = connect(RedisSettings(rendezvous=file), connections=1)
+        connection = int(await ask(redis, "CLIENT", "ID"))
+        await task._renewed()
+        assert shown(host, int(port), rendezvous.read(file)) != before
+        assert int(await ask(redis, "CLIENT", "ID")) == connection
+        monkeypatch.setattr(redis_task, "CA_DAYS", 61)  # half of the authority's time is over
+        await task._renewed()
+        assert int(await ask(redis, "CLIENT", "ID")) == connection
+        assert rendezvous.read(file).ca.count("BEGIN") == 2  # type: ignore[union-attr]
+        await redis.connection_pool.disconnect()
+        assert int(await ask(redis, "CLIENT", "ID")) != connection, "the same object, with the new certificates"
+        await redis.aclose()
+        assert await pinged(file)
+
+
+def shown(host: str, port: int, place: rendezvous.Place) -> str:
+    """The server's certificate."""
+    context = ssl.create_default_context(cadata=place.ca)
+    context.load_cert_chain(place.client or "")
+    with socket.create_connection((host, port)) as plain, context.wrap_socket(plain, server_hostname=host) as sock:
+        return ssl.DER_cert_to_PEM_cert(sock.getpeercert(binary_form=True) or b"")
+
+
+def test_a_node_without_a_server_that_speaks_tls_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PRORL_STATE", str(tmp_path))
+    given = argparse.Namespace(shared=tmp_path, interface="lo", tls=True, options=[])
+    with pytest.raises(ConfigurationError, match=r"install one on this node .* or set `tls = false`"):
+        RedisTask(given)
