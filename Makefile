@@ -218,6 +218,9 @@ test-ha: setup  ## fail-overs of replicated mode on both servers, and what a con
 	PRORL_TEST_REDIS=redis $(PY) -m pytest -q tests/ha
 	$(PY) -m bench.ha
 
+test-upgrade: setup  ## a service goes to an older release and back with `prorl-mq upgrade`, its backlog full (a minute)
+	$(PY) -m pytest -q tests/chaos/upgrade.py
+
 soak: setup sandbox-tools  ## kills at random moments, hostile agents, and random runs against models, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500 ACTS=100000)
 	$(PY) -m tests.simulation --seeds fresh:2000 --jobs $(CORES)
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m tests.hostile --acts $(ACTS)
