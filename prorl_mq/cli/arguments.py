@@ -300,8 +300,8 @@ DASHBOARD = (
     Setting("--rebuild", "write every record of RQ again, and end", alone=True),
 )
 INSTALL = (
-    Setting("parts", "what to install: sandbox, demo, monitoring, examples; else all but demo", nargs="*",
-            metavar="PART"),
+    Setting("parts", "sandbox, demo, monitoring, units, image, examples; else sandbox, monitoring and examples",
+            nargs="*", metavar="PART"),
     STATE_DIR,
 )  # fmt: skip
 UPGRADE = (

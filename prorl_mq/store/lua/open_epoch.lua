@@ -16,9 +16,8 @@ local mark = string.sub(server, 1, 8)
 local about = redis.call('HMGET', KEYS[1], 'server', 'number', 'offset_ms', 'floor_ms', 'protocol', 'acks',
   'chosen')
 if about[2] and about[5] ~= A.protocol then
-  local chosen = about[7] and about[7] == about[5]
-  if chosen then return redis.error_reply('PROTOCOL ' .. about[5] .. ' chosen') end
   if redis.call('EXISTS', KEYS[2]) == 1 then return redis.error_reply('PROTOCOL ' .. (about[5] or '1')) end
+  if about[7] and about[7] == about[5] then return redis.error_reply('PROTOCOL ' .. about[5] .. ' chosen') end
   redis.call('HSET', KEYS[1], 'protocol', A.protocol)
 end
 local number = tonumber(about[2] or 0)
