@@ -211,6 +211,7 @@ IMAGES = (
     Setting("action", "list them, fetch some, or remove some that are not needed", choices=("ls", "pull", "rm")),
     Setting("names", "images, or files of rows as for `submit` (NAME.jsonl), whose images are meant", nargs="*"),
     DATA_SOURCE,
+    replace(JSON, help="print the list as JSON"),
     *STORE,
 )
 JOB = (
