@@ -328,7 +328,7 @@ bench-continue: setup sandbox-tools  ## walks of many turns whose workers are ki
 	$(if $(FULL),,$(PY) -m bench.turns.copies)
 	$(if $(FULL),,$(PY) -m bench.turns.cuts)
 
-bench-page: setup browser  ## how long a trajectory of 32,000 tokens blocks the web page (a minute)
+bench-page: setup browser  ## how long a trajectory of 32,000 tokens, and 10,000 groups, block the web page (a minute)
 	$(PY) -m bench.page
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay
