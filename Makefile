@@ -221,6 +221,20 @@ test-ha: setup  ## fail-overs of replicated mode on both servers, and what a con
 	PRORL_TEST_REDIS=redis $(PY) -m pytest -q tests/ha
 	$(PY) -m bench.ha
 
+test-upgrade: setup  ## a service goes to an older release and back with `prorl-mq upgrade`, its backlog full (a minute)
+	$(PY) -m pytest -q tests/chaos/upgrade.py
+
+service-image: setup sandbox-tools  ## the service as an Apptainer image; its programs and `doctor` run in it (two minutes)
+	ops/service-image.sh $(STATE)
+	for program in prorl-mq prorl-api prorl-worker prorl-keeper; do \
+	  $(STATE)/apptainer/bin/apptainer --silent exec --userns --containall $(STATE)/images/service.sif $$program --help >/dev/null || exit 1; \
+	done
+	$(STATE)/apptainer/bin/apptainer --silent exec --userns --containall $(STATE)/images/service.sif \
+	  prorl-mq doctor --state-dir /tmp/state --sandbox none | grep '^ok *versions'
+
+drills: setup prometheus  ## faults on a real service fire their alerts, and the cures of their pages end them (three minutes)
+	$(PY) -m pytest -q -s tests/chaos/drills.py
+
 soak: setup sandbox-tools  ## kills at random moments, hostile agents, and random runs against models, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500 ACTS=100000)
 	$(PY) -m tests.simulation --seeds fresh:2000 --jobs $(CORES)
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m tests.hostile --acts $(ACTS)
@@ -317,7 +331,7 @@ bench-continue: setup sandbox-tools  ## walks of many turns whose workers are ki
 	$(if $(FULL),,$(PY) -m bench.turns.copies)
 	$(if $(FULL),,$(PY) -m bench.turns.cuts)
 
-bench-page: setup browser  ## how long a trajectory of 32,000 tokens blocks the web page (a minute)
+bench-page: setup browser  ## how long a trajectory of 32,000 tokens, and 10,000 groups, block the web page (a minute)
 	$(PY) -m bench.page
 
 clean:  ## remove what builds, tests, demos and benchmarks left; environments and models stay

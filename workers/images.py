@@ -15,7 +15,7 @@ import msgspec
 
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import logs
-from prorl_mq.process.screen.tables import table
+from prorl_mq.process.screen.tables import json_text, table
 from prorl_mq.settings import Setting, add
 from prorl_mq.store.images import records as images
 from prorl_mq.store.images.records import ImageRecord
@@ -34,7 +34,7 @@ from workers.settings import NODE, STATE_DIR, default_node
 from workers.stages.registry import Registry, load
 
 SETTINGS: Final = (
-    Setting("action", "what to do", choices=("ls", "pull", "rm")),
+    Setting("action", "what to do; rows: ls as JSON", choices=("ls", "rows", "pull", "rm")),
     Setting("names", "names of images", nargs="*"),
     *REDIS_SETTINGS,
     NODE,
@@ -79,7 +79,8 @@ async def run(given: argparse.Namespace, rows: Sequence[bytes]) -> int:
             case "rm":
                 return await remove(store, found, node, names)
             case _:
-                print(await listing(store, found))
+                listed = await look(store, found)
+                print(json_text(listed) if given.action == "rows" else listing(listed))
                 return 0
     finally:
         await found.fetches.aclose()
@@ -149,24 +150,53 @@ async def remove(store: Store, found: NodeImages, node: str, names: Sequence[str
     return int(failed)
 
 
-async def listing(store: Store, found: NodeImages) -> str:
-    """A table of images: those of this node, and what other nodes have noted of theirs."""
+class ImageLine(msgspec.Struct, frozen=True, kw_only=True):
+    """An image: its bytes on this node, None where it is not here; nodes that have it; what keeps or fails it."""
+
+    image: str
+    bytes: int | None
+    nodes: list[str]
+    state: list[str]
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """Images, and what they and their layers take on this node."""
+
+    images: list[ImageLine]
+    entries: int
+    bytes: int
+    limit_bytes: int
+
+
+async def look(store: Store, found: NodeImages) -> Listing:
+    """Those of this node, and what other nodes have noted of theirs."""
     here = {each.path.name: each for each in entries.look(found.cache.directory) if each.made}
     records: dict[str, list[ImageRecord]] = {}
     for record in await images.all_of(store):
         records.setdefault(record.key, []).append(record)
     kept = await images.pinned(store)
     keys = sorted({*(key for key in here if not key.startswith(LAYER)), *records})
-    rows = [_row(key, here.get(key), records.get(key, []), named=key in kept) for key in keys]
-    layers = [each for key, each in here.items() if key.startswith(LAYER)]
-    total = size(sum(each.bytes for each in here.values()))
-    head = f"{len(layers)} layers and images have {total} of {size(found.cache.limit_bytes)} on this node"
+    return Listing(
+        images=[_line(key, here.get(key), records.get(key, []), named=key in kept) for key in keys],
+        entries=sum(key.startswith(LAYER) for key in here),
+        bytes=sum(each.bytes for each in here.values()),
+        limit_bytes=found.cache.limit_bytes,
+    )
+
+
+def listing(found: Listing) -> str:
+    """A table of it."""
+    rows = [
+        (each.image, "-" if each.bytes is None else size(each.bytes), ", ".join(each.nodes) or "-",
+         "; ".join(each.state) or "-")
+        for each in found.images
+    ]  # fmt: skip
+    total, limit = size(found.bytes), size(found.limit_bytes)
+    head = f"{found.entries} layers and images have {total} of {limit} on this node"
     return "\n".join([table(("image", "here", "nodes", "state"), rows) if rows else "no images", head])
 
 
-def _row(
-    key: str, here: CacheEntry | None, records: Sequence[ImageRecord], *, named: bool
-) -> tuple[str, str, str, str]:
+def _line(key: str, here: CacheEntry | None, records: Sequence[ImageRecord], *, named: bool) -> ImageLine:
     name = here.source if here is not None and here.source else next((each.name for each in records), key)
     states = [_state(each) for each in records if each.state != "ready"]
     if here is not None and entries.in_use(here.path):
@@ -174,7 +204,7 @@ def _row(
     if named:
         states.append("named by a job")
     ready = sorted(each.node for each in records if each.state == "ready")
-    return name, size(here.bytes) if here is not None else "-", ", ".join(ready) or "-", "; ".join(states) or "-"
+    return ImageLine(image=name, bytes=None if here is None else here.bytes, nodes=ready, state=states)
 
 
 def _state(record: ImageRecord) -> str:

@@ -25,7 +25,7 @@ MODULES: Final = {
     "status": "overview", "advise": "overview", "run": "shares", "tenant": "shares",
     "fsck": "local.fsck", "replay": "samples.replay", "regrade": "samples.regrade",
     "archive": "kept.archive", "view": "kept.view", "evaluate": "evaluation.command",
-    "images": "local.images", "demo": "demo.command", "install-tools": "installing.command",
+    "images": "local.images", "upgrade": "local.upgrade", "demo": "demo.command", "install-tools": "installing.command",
 }  # fmt: skip
 
 
@@ -217,6 +217,7 @@ IMAGES = (
     Setting("action", "list them, fetch some, or remove some that are not needed", choices=("ls", "pull", "rm")),
     Setting("names", "images, or files of rows as for `submit` (NAME.jsonl), whose images are meant", nargs="*"),
     DATA_SOURCE,
+    replace(JSON, help="print the list as JSON"),
     *STORE,
 )
 JOB = (
@@ -306,9 +307,14 @@ DASHBOARD = (
     Setting("--rebuild", "write every record of RQ again, and end", alone=True),
 )
 INSTALL = (
-    Setting("parts", "what to install: sandbox, demo, monitoring, examples; else all but demo", nargs="*",
-            metavar="PART"),
+    Setting("parts", "sandbox, demo, monitoring, units, image, examples; else sandbox, monitoring and examples",
+            nargs="*", metavar="PART"),
     STATE_DIR,
+)  # fmt: skip
+UPGRADE = (
+    Setting("protocol", "what the namespace is to speak when its stages are empty; else they stay so until Ctrl-C",
+            type=positive, nargs="?", metavar="PROTOCOL"),
+    *STORE,
 )  # fmt: skip
 COMPLETION = (Setting("shell", "the shell that reads it", choices=("bash", "zsh")),)
 COMMANDS: Final = {
@@ -338,6 +344,7 @@ COMMANDS: Final = {
     "completion": SubCommand("print a script that completes command lines: source <(prorl-mq completion bash)",
                              COMPLETION),
     "doctor": SubCommand("check everything that a service needs, and say how to fix it", DOCTOR),
+    "upgrade": SubCommand("hold admission, empty the stages, and give the namespace to another release", UPGRADE),
     "fsck": SubCommand("check the invariants of what Redis holds; changes nothing", FSCK),
     "dashboard": SubCommand("show jobs and workers in rq-dashboard, until Ctrl-C", DASHBOARD),
 }  # fmt: skip

@@ -40,6 +40,7 @@ class OutFile:
         self._jobs: set[str] = set()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._whole: dict[tuple[str, str], int] = {}
+        self._new = not path.exists()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b")
@@ -62,6 +63,8 @@ class OutFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with contextlib.suppress(OSError):  # of what could not be written; `write` has told
+            if error is not None and self._new and not self._jobs:
+                self.path.unlink()  # as it was before, for whoever gave a wrong address
             self._file.close()
 
     def has(self, run_id: str, group_id: str) -> bool:

@@ -56,15 +56,15 @@ def configuration() -> Path:
 
 
 @contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Holds the data directory for one server."""
+def locked(directory: Path) -> Iterator[int]:
+    """Holds the data directory for one server: the descriptor of the lock, which this process keeps to itself."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (directory / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigurationError(f"another server uses {directory}: stop it, or choose another directory") from None
-        yield
+        yield lock.fileno()
 
 
 @contextlib.asynccontextmanager
@@ -85,14 +85,18 @@ async def running(
             await asyncio.to_thread(stop, process)
 
 
-def start(binary: str, directory: Path, options: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
-    """Starts a server process in its own session, dead when this thread's process dies."""
+def command(binary: str, directory: Path, options: Sequence[str] = ()) -> list[str]:
+    """The command line of a server on `directory`/redis.sock."""
     argv = [binary, str(configuration()), "--dir", str(directory), "--port", "0"]
     argv += ["--unixsocket", str(directory / "redis.sock"), "--unixsocketperm", "700"]
-    argv += ["--logfile", str(directory / "redis.log"), "--daemonize", "no", *options]
+    return [*argv, "--logfile", str(directory / "redis.log"), "--daemonize", "no", *options]
+
+
+def start(binary: str, directory: Path, options: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
+    """Starts a server process in its own session, dead when this thread's process dies."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     return subprocess.Popen(
-        argv,
+        command(binary, directory, options),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -131,3 +135,19 @@ async def answering(settings: RedisSettings, process: "subprocess.Popen[bytes]",
 
 def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def main() -> None:
+    """`python -m prorl_mq.process.redis_server DIRECTORY [OPTION ...]` becomes the server, for a unit of systemd."""
+    directory = Path(sys.argv[1]).absolute()
+    try:
+        with locked(directory) as lock:
+            os.set_inheritable(lock, True)  # the server keeps it
+            argv = command(find_binary(), directory, sys.argv[2:])
+            os.execv(argv[0], argv)  # noqa: S606 - it becomes the server
+    except ConfigurationError as error:
+        sys.exit(f"prorl-redis: {error}")
+
+
+if __name__ == "__main__":
+    main()

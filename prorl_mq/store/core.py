@@ -27,6 +27,7 @@ from prorl_mq.store.server.durability import CONFIRMED, surely
 BATCH: Final = 64  # items in one script call
 EVENTS_CAP: Final = 20_000  # entries of the event stream; one entry holds the events of one call
 PROTOCOL: Final = "2"  # what entries, tokens and leases mean: processes of one namespace share it
+LEAST: Final = "2"  # the oldest protocol whose releases read right what this release leaves without jobs in flight
 NO_EPOCH: Final = "EPOCH"  # how the error begins with which a script refuses to write
 RESTARTS: Final = 8  # of a server within one call, each of which wants its epoch opened
 DAY_MS: Final = 24 * 3600 * 1000
@@ -78,6 +79,8 @@ class Clock(NamedTuple):
 
 class Core:
     """One namespace, spoken to by one process (`name` shows up as owner and in events)."""
+
+    protocol: str = PROTOCOL
 
     def __init__(
         self,
@@ -148,6 +151,11 @@ class Core:
     async def open_epoch(self) -> str:
         """Opens the next epoch where this server has none: its number and the first letters of its server."""
         return await self._repeated(self._open_epoch)
+
+    async def spoken(self) -> str:
+        """The protocol of the namespace, also where this process may not open its epoch."""
+        found = await self.read("HGET", self.keys.epoch, "protocol")
+        return found.decode() if found else "1"
 
     async def read(self, *command: str | int | bytes) -> Any:
         """One command that changes nothing. Raises `ValueError` for one that may, before it is sent."""
@@ -261,21 +269,28 @@ class Core:
                 return self.epoch
 
     def _opening(self, confirmed: str = "") -> tuple[list[str], dict[str, str]]:
-        about = {"seen": self.epoch, "protocol": PROTOCOL, "confirmed": confirmed}
+        about = {"seen": self.epoch, "protocol": self.protocol, "confirmed": confirmed}
         return [self.keys.epoch, self.keys.in_flight], about
 
     async def _opened(self, *, confirmed: str = "") -> tuple[bytes, int, bytes]:
         try:
             epoch, acks, state = await script("open_epoch")(self.redis, *self._opening(confirmed))
         except ResponseError as error:
-            name, _, number = str(error).partition(" ")
+            name, *about = str(error).split(" ")
             if name != "PROTOCOL":
                 raise
-            raise ServerUnfit(
-                f"the namespace {self.keys.namespace!r} speaks protocol {number}, this release {PROTOCOL}, and jobs "
-                "are in flight there: let the other release end them, or use another namespace (PRORL_NAMESPACE)"
-            ) from error
+            raise ServerUnfit(self._foreign(*about)) from error
         return epoch, acks, state
+
+    def _foreign(self, number: str, chosen: str = "") -> str:
+        """Why this process is refused in a namespace of another protocol."""
+        facts = f"the namespace {self.keys.namespace!r} speaks protocol {number}, this release {self.protocol}, and "
+        if chosen:
+            return f"{facts}`prorl-mq upgrade` has chosen that: start a release of protocol {number}, or choose again"
+        return (
+            f"{facts}jobs are in flight there: let the other release end them (`prorl-mq upgrade`), or use another "
+            "namespace (PRORL_NAMESPACE)"
+        )
 
     async def _repeated(self, attempt: Callable[[], Awaitable[T]], *, outage_ms: int | None = None) -> T:
         async def noted() -> T:

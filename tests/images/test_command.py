@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.screen.tables import json_text
 from prorl_mq.store.images import records
 from prorl_mq.store.images.records import ImageRecord
 from sandbox.images.cache import LAYER, ImageCache
@@ -49,7 +50,7 @@ async def test_an_image_is_pulled_listed_and_removed_with_its_layers(
     assert await command.pull(queue.store, found, "n1", names) == 0
     assert f"{names[0]}: 1.0 MB ready" in capsys.readouterr().out
     held = await found.cache.fetch(names[1])
-    shown = await command.listing(queue.store, found)
+    shown = command.listing(await command.look(queue.store, found))
     assert names[0] in shown
     assert "in use" in next(line for line in shown.splitlines() if names[1] in line)
     assert await command.remove(queue.store, found, "n1", names) == 1
@@ -61,7 +62,7 @@ async def test_an_image_is_pulled_listed_and_removed_with_its_layers(
     assert await command.remove(queue.store, found, "n1", names) == 1
     told = capsys.readouterr()
     assert (f"{names[0]}: is not on this node" in told.err, f"{names[1]}: removed" in told.out) == (True, True)
-    assert "no images" in await command.listing(queue.store, found)
+    assert "no images" in command.listing(await command.look(queue.store, found))
 
 
 async def test_a_tag_that_has_moved_is_fetched_again_after_rm_also_where_its_image_is_gone(
@@ -85,7 +86,7 @@ async def test_an_image_that_a_job_names_is_listed_so_and_not_removed(
     await command.pull(queue.store, found, "n1", [name])
     [ref] = await queue.admitted()
     await records.pin(queue.store, ref, image_source(name).key)
-    assert "named by a job" in await command.listing(queue.store, found)
+    assert "named by a job" in command.listing(await command.look(queue.store, found))
     assert await command.remove(queue.store, found, "n1", [name]) == 1
     assert "is kept: a job that is not over names it" in capsys.readouterr().err
 
@@ -96,7 +97,7 @@ async def test_a_pull_that_fails_says_why_and_so_does_the_list(
     name = f"docker://{registry.host}/no/such"
     assert await command.pull(queue.store, found, "n1", [name]) == 1
     assert "answers 404: there is no such image" in capsys.readouterr().out
-    assert "failed on n1" in await command.listing(queue.store, found)
+    assert "failed on n1" in command.listing(await command.look(queue.store, found))
 
 
 async def test_records_of_fetches_that_were_killed_are_forgotten(found: NodeImages, queue: Queue) -> None:
@@ -117,3 +118,12 @@ def test_rows_name_images_by_their_family() -> None:
             command.names_of([json.dumps({**row, "data_source": source}).encode()], families)
     with pytest.raises(ConfigurationError, match="names no image"):
         command.names_of([json.dumps({**row, "payload": {}}).encode()], families)
+
+
+async def test_the_list_is_for_programs_too(found: NodeImages, queue: Queue, registry: LoopbackRegistry) -> None:
+    name = registry.push("x", [archive([file("a", b"a")])])
+    await command.pull(queue.store, found, "n1", [name])
+    listed = json.loads(json_text(await command.look(queue.store, found)))
+    [line] = listed["images"]
+    assert (line["image"], line["nodes"], line["state"]) == (name, ["n1"], [])
+    assert line["bytes"] <= listed["bytes"] <= listed["limit_bytes"]

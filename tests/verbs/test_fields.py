@@ -34,7 +34,7 @@ _OTHERS = {
     "observe": "KEYS[1]", "progress": "KEYS[1] KEYS[2]", "open_epoch": "KEYS[1]", "reap": "counters key KEYS[#KEYS]",
     "renew": "KEYS[3]", "retire_run": "KEYS[2]", "settle": "KEYS[4] KEYS[#KEYS]",
     "shelve": "KEYS[3]", "stop": "counters key",
-    "submit": "KEYS[4]",
+    "submit": "KEYS[4]", "switch": "KEYS[1]",
 }  # fmt: skip
 
 

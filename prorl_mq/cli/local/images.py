@@ -17,6 +17,8 @@ FAULTS = (ConfigurationError,)
 
 async def run(given: argparse.Namespace) -> int:
     """The exit code is that of the program. A word that is a file of rows stands for the images of its tasks."""
+    if given.json and given.action != "ls":
+        raise ConfigurationError(f"--json is of `images ls`: leave it out of `images {given.action}`")
     files = [word for word in given.names if word.endswith((".jsonl", ".json"))]
     names = [word for word in given.names if word not in files]
     tasks = [
@@ -26,7 +28,16 @@ async def run(given: argparse.Namespace) -> int:
     ]  # fmt: skip
     rows = [msgspec.json.encode({"data_source": each.data_source, "payload": each.payload}) for each in tasks]
     redis = redis_of(given)
-    argv = [sys.executable, "-m", "workers.images", given.action, *names, "--state-dir", str(given.state_dir)]
+    action = "rows" if given.json else given.action
+    argv = [
+        sys.executable,
+        "-m",
+        "workers.images",
+        action,
+        *names,
+        "--state-dir",
+        str(given.state_dir),
+    ]
     secrets = {"PRORL_REDIS_USERNAME": redis.username, "PRORL_REDIS_PASSWORD": redis.password}
     process = await asyncio.create_subprocess_exec(
         *argv, "--redis", redis.url, "--namespace", redis.namespace, stdin=asyncio.subprocess.PIPE,

@@ -4,7 +4,8 @@
 -- well: a number that the caller has seen on another server is not used again, since cursors begin with it.
 -- Where replicas must have what is written (`acks`), the epoch is not open before they have its opening: the caller waits
 -- for them, and comes again with `confirmed`. So no token of it exists that a fail-over could take back.
--- A namespace speaks one protocol: that of its processes while jobs are in flight. One of another is refused.
+-- A namespace speaks one protocol: that of its processes while jobs are in flight, or the one that an operator has chosen
+-- (`switch`). A process of another is refused.
 -- KEYS: 1 epoch, 2 jobs in flight   ARGV: 1 packed {seen, protocol, confirmed}
 --       seen: the last epoch that the caller knows, as answered here, or ''; confirmed: the one that replicas know of, or ''
 -- Reply: {epoch, acks, 'open' | 'opening'}; the epoch is its number, '-', and the first letters of its server
@@ -12,9 +13,11 @@ local A = cmsgpack.unpack(ARGV[1])
 local replication = redis.call('INFO', 'replication')
 local server = string.match(replication, 'master_replid:(%x+)')
 local mark = string.sub(server, 1, 8)
-local about = redis.call('HMGET', KEYS[1], 'server', 'number', 'offset_ms', 'floor_ms', 'protocol', 'acks')
+local about = redis.call('HMGET', KEYS[1], 'server', 'number', 'offset_ms', 'floor_ms', 'protocol', 'acks',
+  'chosen')
 if about[2] and about[5] ~= A.protocol then
   if redis.call('EXISTS', KEYS[2]) == 1 then return redis.error_reply('PROTOCOL ' .. (about[5] or '1')) end
+  if about[7] and about[7] == about[5] then return redis.error_reply('PROTOCOL ' .. about[5] .. ' chosen') end
   redis.call('HSET', KEYS[1], 'protocol', A.protocol)
 end
 local number = tonumber(about[2] or 0)

@@ -11,7 +11,7 @@ from redis.retry import Retry
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.items import Lease
-from prorl_mq.store.core import NO_EPOCH, PROTOCOL
+from prorl_mq.store.core import NO_EPOCH, Core
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.scripts import script
 from prorl_mq.store.server.connection import RedisSettings, entry, kept_alive
@@ -56,7 +56,7 @@ class Beat:
         except ResponseError as error:
             if not str(error).startswith(NO_EPOCH):
                 raise
-        opening = encode({"seen": "", "protocol": PROTOCOL, "confirmed": ""})
+        opening = encode({"seen": "", "protocol": Core.protocol, "confirmed": ""})
         execute("EVAL", script("open_epoch").text, 2, self._keys.epoch, self._keys.in_flight, opening)
         return execute("EVAL", renew.text, *call)
 

@@ -21,7 +21,7 @@ from prorl_mq.store.server.connection import ask_on_one
 CONFIRMED: Final = frozenset({
     "ack", "advance", "announce", "answer", "close", "configure", "confirm", "enroll", "ensure", "fail", "finish",
     "fork", "halt", "join", "leave", "log", "pause", "put", "release", "resume", "settle", "shelve", "stop", "submit",
-    "wake", "withdraw",
+    "switch", "wake", "withdraw",
 })  # fmt: skip
 # Verbs whose loss in a fail-over costs nobody anything: each with the reason.
 UNCONFIRMED: Final[Mapping[str, str]] = {

@@ -8,6 +8,7 @@ from prorl_mq.schema.intake import TRAINERS
 from prorl_mq.schema.items import LONGEST_BACK_OFF_MS, Lane
 from prorl_mq.store.core import Core, text, texts
 from prorl_mq.store.layout.keys import GROUP, lane_name, lanes_of
+from prorl_mq.store.verbs.groups import ADMIT
 
 
 class DutyVerbs(Core):
@@ -36,6 +37,13 @@ class DutyVerbs(Core):
         }
         names = [self.keys.leases, self.keys.workers, self.keys.delayed]
         return text(await self.call("shift_clock", names, arguments))
+
+    async def switch(self, *, seen: str, to: str) -> str:
+        """Gives a namespace without jobs in flight to releases of another protocol, by who holds admission: `switched`,
+        `already`, `moved` where its protocol is not `seen`, `not held`, or `in flight`.
+        """
+        names = [self.keys.epoch, self.keys.in_flight, self.keys.duty(ADMIT)]
+        return text(await self.call("switch", names, None, self.name.encode(), seen.encode(), to.encode()))
 
     async def resign(self, duty: str) -> str:
         """Gives the lease on a duty up, so that another process takes over at once: `resigned` or `not held`."""

@@ -110,3 +110,23 @@ def test_a_full_disk_is_named_and_the_next_start_goes_on(tmp_path: Path) -> None
         assert (out.has("r", "g"), out.has_some("r", "h")) == (True, False)
         out.write(record("h"), {})
     assert jobs(path) == ["r:g:0", "r:g:1", "r:h:0", "r:h:1"]
+
+
+def failed(path: Path, *records: GroupRecord) -> None:
+    """A command that has written so much when the service is lost."""
+    with OutFile(path) as out:
+        for each in records:
+            out.write(each, {})
+        raise ConnectionError
+
+
+def test_a_command_that_fails_removes_an_empty_file_of_its_own_alone(tmp_path: Path) -> None:
+    """As `submit` at a wrong address: an empty file looks like a result."""
+    with pytest.raises(ConnectionError):
+        failed(tmp_path / "new")
+    with pytest.raises(ConnectionError):
+        failed(tmp_path / "written", record())
+    (tmp_path / "there").touch()
+    with pytest.raises(ConnectionError):
+        failed(tmp_path / "there")
+    assert {path.name for path in tmp_path.iterdir()} == {"written", "there"}

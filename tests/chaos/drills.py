@@ -1,0 +1,202 @@
+"""Drills: a fault on a real service fires an alert, and what its row in troubleshooting.md says ends it.
+
+`make drills` runs them, each by a real Prometheus and the rules of `ops/prometheus`, whose minutes are seconds here. CI
+does not collect this file: `test_prometheus.py` has the expressions of all alerts, and two of these faults.
+"""
+
+import asyncio
+import re
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from prorl_mq.process.ports import free_port
+from prorl_mq.schema.messages import Limits, Stage
+from prorl_mq.service import cancel, submit
+from prorl_mq.store.server import fitness
+from prorl_mq.store.store import Store
+from tests.chaos.test_faults import one_batch
+from tests.metrics import test_prometheus
+from tests.metrics.test_prometheus import Prometheus, prometheus
+from tests.support.service import RUN, acknowledge_all, start_all, store_of, until
+from tests.support.world import World
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
+SHORT = (  # what a drill cannot wait for, and in place of it
+    (r"for: \d+m", "for: 2s"),
+    (r"\[(5|10|15)m\]", "[20s]"),
+    (r"> 7200", "> 6"),
+)
+
+
+class Service:
+    """The service of the drills, and what its faults need to know."""
+
+    def __init__(self, world: World, store: Store) -> None:
+        self.world = world
+        self.store = store
+        self.port = free_port()
+        self._batches = 0
+
+    def start_api(self) -> None:
+        argv = [sys.executable, "-m", "api", "--port", str(self.port)]
+        self.world.apis["api-tcp"] = self.world.start("api-tcp", argv)
+
+    async def submit(self, groups: int, **payload: object) -> None:
+        self._batches += 1
+        limits = Limits(backoff_ms=20, max_attempts=1)
+        await submit.accept(self.store, "default", one_batch(f"d{self._batches}", groups, 1, limits, **payload))
+
+    def workers(self, stage: Stage) -> list[str]:
+        return [name for name in self.world.workers if name.startswith(f"{stage}-")]
+
+    async def none_alive(self, stage: Stage) -> None:
+        for name in self.workers(stage):
+            self.world.kill(name)
+
+    def restart(self, stage: Stage) -> None:
+        for name in self.workers(stage):
+            self.world.restart(name)
+
+
+async def no_api(service: Service) -> None:
+    service.world.kill("api-tcp")
+
+
+async def an_api(service: Service) -> None:
+    service.start_api()
+
+
+async def no_workers(service: Service) -> None:
+    await service.none_alive(Stage.RUN)
+    await service.submit(4)
+
+
+async def workers(service: Service) -> None:
+    service.restart(Stage.RUN)
+
+
+async def a_killed_process(service: Service) -> None:
+    await service.none_alive(Stage.EVAL)
+
+
+async def a_start_on_its_node(service: Service) -> None:
+    service.restart(Stage.EVAL)
+
+
+async def too_few_slots(service: Service) -> None:
+    await service.submit(60, run_ms=3_000)
+
+
+async def the_old_jobs_are_cancelled(service: Service) -> None:
+    await cancel.cancel(service.store, "run", RUN)
+
+
+async def little_memory(service: Service) -> None:
+    used = int((await fitness.info(service.store.redis, "memory"))["used_memory"])
+    await service.store.redis.execute_command("CONFIG", "SET", "maxmemory", str(used * 5 // 4))
+
+
+async def acknowledged_and_raised(service: Service) -> None:
+    await acknowledge_all(service.store)
+    await service.store.redis.execute_command("CONFIG", "SET", "maxmemory", str(1 << 30))
+
+
+async def a_broken_family(service: Service) -> None:
+    await service.submit(12, fail_init=True)
+
+
+async def sound_tasks(service: Service) -> None:
+    """The rows that break are gone; those of the others go through."""
+    await service.submit(40)
+
+
+async def a_frozen_backend(service: Service) -> None:
+    assert service.world.backend is not None
+    service.world.backend.send_signal(19)
+
+
+async def a_thawed_backend(service: Service) -> None:
+    assert service.world.backend is not None
+    service.world.backend.send_signal(18)
+
+
+class Drill(NamedTuple):
+    alert: str
+    fault: Callable[[Service], Awaitable[None]]
+    cure: Callable[[Service], Awaitable[None]]
+
+
+DRILLS = (
+    Drill("ProrlProcessDown", a_killed_process, a_start_on_its_node),
+    Drill("ProrlWorkersMissing", no_workers, workers),
+    Drill("ProrlRedisMemoryHigh", little_memory, acknowledged_and_raised),
+    Drill("ProrlQueueStuck", too_few_slots, the_old_jobs_are_cancelled),
+    Drill("ProrlInfraErrors", a_broken_family, sound_tasks),
+    Drill("ProrlBackendShut", a_frozen_backend, a_thawed_backend),
+    Drill("ProrlApiMissing", no_api, an_api),
+)
+
+
+async def firing(prom: Prometheus, alert: str) -> bool:
+    return (await prom.alerts()).get(alert) == "firing"
+
+
+async def calm(prom: Prometheus, alert: str) -> bool:
+    return alert not in await prom.alerts()
+
+
+async def drilled(service: Service, prom: Prometheus, drill: Drill) -> str:
+    """One drill, and a row of what it took."""
+    await until(lambda: calm(prom, drill.alert), within_s=120)
+    began = time.monotonic()
+    await drill.fault(service)
+    await until(lambda: firing(prom, drill.alert), within_s=120)
+    fired = time.monotonic()
+    await drill.cure(service)
+    await until(lambda: calm(prom, drill.alert), within_s=120)
+    return f"| `{drill.alert}` | {fired - began:.0f} | {time.monotonic() - fired:.0f} |"
+
+
+async def test_each_fault_fires_its_alert_and_the_cure_of_its_page_ends_it(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = (test_prometheus.OPS / "alerts.yml").read_text()
+    for long, short in SHORT:
+        assert re.search(long, rules), long
+        rules = re.sub(long, short, rules)
+    (tmp_path / "alerts.yml").write_text(rules)
+    (tmp_path / "prometheus.yml").write_text((test_prometheus.OPS / "prometheus.yml").read_text())
+    monkeypatch.setattr(test_prometheus, "OPS", tmp_path)
+    directory = tmp_path / "prometheus"
+    directory.mkdir()
+    rows = []
+    async with store_of(world) as store:
+        service = Service(world, store)
+        await start_all(world, store, workers=1, apis=0)
+        service.start_api()
+        url, state = f"http://127.0.0.1:{service.port}", world.directory / "state"
+        await until(lambda: listening(service.port))
+        async with prometheus(directory, url, state) as prom:
+            await prom.until(lambda: up(prom))
+            for drill in DRILLS:
+                rows.append(await drilled(service, prom, drill))
+                print(rows[-1], flush=True)
+    assert len(rows) == len(DRILLS)
+
+
+async def up(prom: Prometheus) -> bool:
+    return await prom.up() == {"prorl-api", "prorl-workers"}
+
+
+async def listening(port: int) -> bool:
+    try:
+        await asyncio.to_thread(lambda: socket.create_connection(("127.0.0.1", port), 1).close())
+    except OSError:
+        return False
+    return True
