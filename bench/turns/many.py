@@ -12,14 +12,14 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from bench.turns.displaced import standstills, table
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, Outcome
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.service import submit
@@ -122,22 +122,8 @@ async def alike(
     print(f"| {name} | {seconds:.0f} | {made.kills} | {given.total()} | {twice} | {equal} of {size[0]} |", flush=True)
 
     if name == "lost":
-        still = standstills(made.moments, walker.moments, world.lease_ms / 1000)
-        print(
-            f"from the last request before a loss to the next one, {len(still)} rollouts: median "
-            f"{statistics.median(still):.1f} s, at most {max(still):.1f} s; the lease is {world.lease_ms / 1000:.1f} s",
-            flush=True,
-        )
-
-
-def standstills(losses: Sequence[float], asked: Mapping[str, Sequence[float]], lease_s: float) -> list[float]:
-    """Seconds in which a rollout asked for nothing around a loss. Those of the other node ask on, within a lease."""
-    return [
-        after - before
-        for moments in asked.values()
-        for before, after in pairwise(sorted(moments))
-        if after - before > lease_s and any(before <= lost < after for lost in losses)
-    ]
+        print(f"the lease is {world.lease_ms / 1000:.1f} s", flush=True)
+        print(table(standstills(made.moments, walker.moments, records, world.lease_ms / 1000)), flush=True)
 
 
 class Accepted(msgspec.Struct):

@@ -8,10 +8,13 @@ from msgspec.structs import replace
 from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.items import Advance, Held, Logged
 from prorl_mq.schema.messages import Stage
+from prorl_mq.store import work
+from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings
 from tests.support.queue import Queue
-from tests.worker.stage import Acting, finish, options, until, working
-from workers.process.read import Read, Reading
+from tests.worker.stage import Acting, finish, made, options, until, working
+from tests.worker.test_lanes import run_worker
+from workers.process.read import SETS, Read, Reading
 from workers.stages.work import Move, Work
 
 pytestmark = pytest.mark.anyio
@@ -78,11 +81,43 @@ async def test_what_has_begun_is_leased_once_it_takes_long(queue: Queue, setting
     _, begun = await waiting(queue, stage)
     leased: list[str] = []
 
-    async def act(work: Work) -> Move:
-        await work.hold()
-        leased.append(work.held.ref)
-        return await finish(work)
+    async def act(job: Work) -> Move:
+        await job.hold()
+        leased.append(job.held.ref)
+        return await finish(job)
 
     async with working(replace(options(settings, slots=1), stage=stage), Acting(act)):
         await until(lambda: len(leased) >= BEGUN)
     assert leased[:BEGUN] == begun
+
+
+async def taken_by_init(queue: Queue, settings: RedisSettings, keys: Keys) -> tuple[list[str], list[JobRef]]:
+    """What INIT takes on a node with one RUN slot and two jobs for it, and the rollouts that have lost their place."""
+    await queue.prepare("n1")
+    await run_worker(queue, keys, "sums")
+    for number in range(2):
+        await queue.admitted(group=f"r{number}", batch=f"r{number}")
+    await queue.store.advance([Advance(held, "n1", b"c") for held in await queue.take(Stage.INIT)])
+    _, begun = await waiting(queue, Stage.INIT)
+    async with made(options(settings, sandbox="bubblewrap")) as worker:
+        reader = work.Reader(worker.store.redis, worker.store.name)
+        reading = Reading(worker.settings, worker.store, reader, worker.lanes, held=worker.slots.entries)
+        await reading.prepare()
+        return [entry.ref for read in await reading.next(4) for entry in read.entries], begun
+
+
+async def test_init_makes_a_sandbox_for_what_has_begun_while_enough_wait_for_run(
+    queue: Queue, settings: RedisSettings, keys: Keys
+) -> None:
+    """As many as RUN has slots on the node: here one."""
+    taken, begun = await taken_by_init(queue, settings, keys)
+    assert taken == begun[:1]
+
+
+async def test_held_back_with_the_others_it_gets_none(
+    queue: Queue, settings: RedisSettings, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: one limit for all."""
+    monkeypatch.setattr("workers.process.read.BEGUN_SETS", SETS)
+    taken, _ = await taken_by_init(queue, settings, keys)
+    assert taken == []
