@@ -59,6 +59,13 @@ SETTINGS = (
     Setting("--stage", "the stage whose jobs it runs", required=True, choices=tuple(stage.value for stage in Stage)),
     *REDIS_SETTINGS,
     Setting("--slots", "jobs at a time", type=int, default=8, variable="PRORL_SLOTS"),
+    Setting(
+        "--spare-slots",
+        "places beyond --slots, in RUN alone, for rollouts that lost a node or a worker and would wait for a slot",
+        type=int,
+        default=0,
+        variable="PRORL_SPARE_SLOTS",
+    ),
     NODE,
     Setting("--name", "unique name of this process; else stage-node-pid", type=plain, default=""),
     Setting(
@@ -117,11 +124,14 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
     given = parser.parse_args(argv)
     if given.slots < 1:
         parser.error("--slots must be at least 1")
+    if given.spare_slots < 0:
+        parser.error("--spare-slots must be at least 0")
     task = allocation(env)
     return WorkerSettings(
         stage=Stage(given.stage),
         redis=redis_settings(given, env),
         slots=given.slots,
+        spare_slots=given.spare_slots,
         node=given.node or default_node(),
         name=given.name or (task.worker_name(given.stage, given.node or default_node(), os.getpid()) if task else ""),
         sandbox=given.sandbox,

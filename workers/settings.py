@@ -43,6 +43,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage
     redis: RedisSettings
     slots: int = 8
+    spare_slots: int = 0  # of RUN, beyond them, for rollouts that have lost their place
     node: str = msgspec.field(default_factory=default_node)
     name: str = ""  # default: stage-node-pid
     sandbox: str = "auto"  # none: only task families without sandboxes

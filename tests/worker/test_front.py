@@ -1,5 +1,7 @@
 """Rollouts that have begun are taken before those that have not, whatever came first."""
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 
 import pytest
@@ -22,8 +24,8 @@ WAITING = 8
 BEGUN = 3
 
 
-async def waiting(queue: Queue, stage: Stage) -> tuple[list[JobRef], list[JobRef]]:
-    """Jobs that wait for a stage, and behind them rollouts that have lost their place, in its order."""
+async def standing(queue: Queue, stage: Stage) -> tuple[list[JobRef], list[Held]]:
+    """Jobs that wait for a stage, and rollouts that have begun and still have their places."""
     if stage is Stage.RUN:
         await queue.prepare("n1")
     begun: list[Held] = []
@@ -36,14 +38,20 @@ async def waiting(queue: Queue, stage: Stage) -> tuple[list[JobRef], list[JobRef
         fresh += await queue.admitted(group=f"w{number}", batch=f"w{number}")
     if stage is Stage.RUN:
         await queue.store.advance([Advance(held, "n1", b"c") for held in await queue.take(Stage.INIT)])
-        for held in begun:
+    return fresh, begun
+
+
+async def waiting(queue: Queue, stage: Stage) -> tuple[list[JobRef], list[JobRef]]:
+    """Jobs that wait for a stage, and behind them rollouts that have lost their place, in its order."""
+    fresh, begun = await standing(queue, stage)
+    for held in begun:
+        if stage is Stage.RUN:
             assert await queue.store.release([held]) == ["released"]
-    else:
-        for held in begun:
-            assert await queue.fail(held) == "delayed"
-            await queue.backed_off(held.ref)
-            stream = (await queue.snapshot(held.ref)).stream
-            assert await queue.store.promote([(held.ref, stream)]) == ["promoted"]
+            continue
+        assert await queue.fail(held) == "delayed"
+        await queue.backed_off(held.ref)
+        stream = (await queue.snapshot(held.ref)).stream
+        assert await queue.store.promote([(held.ref, stream)]) == ["promoted"]
     return fresh, [held.ref for held in begun]
 
 
@@ -121,3 +129,52 @@ async def test_held_back_with_the_others_it_gets_none(
     monkeypatch.setattr("workers.process.read.BEGUN_SETS", SETS)
     taken, _ = await taken_by_init(queue, settings, keys)
     assert taken == []
+
+
+class Gated:
+    """A stage whose jobs end when a test says. `told`: what happened."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    async def act(self, job: Work) -> Move:
+        self.told.append(f"begun {job.held.ref}")
+        await self._gates[job.held.ref].wait()
+        self.told.append(f"ended {job.held.ref}")
+        return await finish(job)
+
+    async def end(self, ref: str) -> None:
+        self._gates[ref].set()
+        await until(lambda: f"ended {ref}" in self.told)
+
+
+async def test_a_full_worker_has_spare_places_for_what_has_begun_alone(queue: Queue, settings: RedisSettings) -> None:
+    """The third one follows when the first one ends, and no other job does."""
+    fresh, begun = await standing(queue, Stage.RUN)
+    gated = Gated()
+    async with working(
+        replace(options(settings, name="w2", slots=1, spare_slots=2), stage=Stage.RUN), Acting(gated.act)
+    ):
+        await until(lambda: len(gated.told) == 1)
+        assert await queue.store.release(begun) == ["released"] * BEGUN
+        await until(lambda: len(gated.told) == 3)
+        await gated.end(begun[0].ref)
+        await until(lambda: len(gated.told) == 5)
+        first, second, third = (held.ref for held in begun)
+    assert gated.told == [f"begun {fresh[0]}", f"begun {first}", f"begun {second}", f"ended {first}", f"begun {third}"]
+
+
+async def test_without_spare_places_it_waits_for_a_slot(
+    queue: Queue, settings: RedisSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control. The lane in front is looked into again at once."""
+    monkeypatch.setattr("workers.process.read.LOOK_S", 0.0)
+    fresh, begun = await standing(queue, Stage.RUN)
+    gated = Gated()
+    async with working(replace(options(settings, name="w2", slots=1), stage=Stage.RUN), Acting(gated.act)):
+        await until(lambda: len(gated.told) == 1)
+        assert await queue.store.release(begun) == ["released"] * BEGUN
+        await gated.end(fresh[0])
+        await until(lambda: len(gated.told) == 3)
+    assert gated.told == [f"begun {fresh[0]}", f"ended {fresh[0]}", f"begun {begun[0].ref}"]

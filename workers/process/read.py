@@ -89,11 +89,13 @@ class Reading:
             left = await work.pending(self._store, stream, idle_ms=0, count=SPARE + self._settings.slots)
             self._inherited |= {(lane, EntryId(entry)) for entry in left}
 
-    async def next(self, free: int) -> list[Read]:
-        """Entries for at most `free` places; blocks for up to a second when there are none."""
+    async def next(self, free: int, spare: int = 0) -> list[Read]:
+        """Entries for at most `free` places; blocks for up to a second when there are none. Rollouts that have begun
+        may have `spare` places more; where those are the only ones it does not block.
+        """
         await self._lanes.look()
         try:
-            found = await self._lost(free) or await self._next(free)
+            found = await self._lost(free) or await self._next(free, spare)
         except BaseException:  # whatever ended the wait, the read may have delivered
             self._broke_at = monotonic()
             raise
@@ -127,7 +129,7 @@ class Reading:
         await self._lanes.look(now=True)
 
     async def _lost(self, free: int) -> list[Read]:
-        if self._broke_at is None:
+        if self._broke_at is None or free <= 0:
             return []
         broke_at = self._broke_at
         found = await self.again(free)
@@ -139,14 +141,16 @@ class Reading:
             self._broke_at = None
         return found
 
-    async def _next(self, free: int) -> list[Read]:
+    async def _next(self, places: int, spare: int) -> list[Read]:
         room, held = await self._may_take(), len(self._held())
-        begun, free = (self._takes(min(free, most), held) for most in room)
+        begun = self._takes(min(places + spare, room.begun), held)
+        free = self._takes(min(places, room.all), held)
         front, near, shared = self._lanes.turn()
         if begun > max(free, 0) and (found := await self._begun(front, begun)):
             return found
         if free <= 0:
-            await asyncio.sleep(LOOK_S)  # nothing tells of bytes leaving EVAL, RUN slots that join, a rest that ends
+            if places > 0:  # nothing tells of bytes leaving EVAL, RUN slots that join, a rest that ends
+                await asyncio.sleep(LOOK_S)
             return []
         names = [*near, *shared, *front]
         if free < len(names) or front or near:
