@@ -32,6 +32,12 @@ LEASE = Setting("--lease-ms", type=int, default=15_000, unit="ms", variable="PRO
 METRICS_LISTEN = Setting("--metrics-listen", FLAG_HELP, default=LOOPBACK, variable="PRORL_METRICS_LISTEN")
 
 
+def slots(text: str) -> tuple[int, int]:
+    """Slots, and spare ones: N, or N+M."""
+    count, _, spare = text.partition("+")
+    return int(count), int(spare or 0)
+
+
 def default_node() -> str:
     """The node's name in Slurm, since virtual nodes share a host name; else the host's."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0] or "node"

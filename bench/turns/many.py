@@ -184,10 +184,9 @@ async def service(
     """One node with two RUN workers, or two with one each."""
     with tempfile.TemporaryDirectory(prefix="pq") as directory:
         world = World(Path(directory), sandbox=kind, handlers="walk,walk_again")
-        world.env["PRORL_SPARE_SLOTS"] = str(spare)
         try:
             async with store_of(world) as store, (walker := Walker(step_s)).backend:
-                await started(world, store, walker, slots=SLOTS, nodes=nodes)
+                await started(world, store, walker, slots=SLOTS, spare=spare, nodes=nodes)
                 yield world, store, walker
         finally:
             world.stop()

@@ -16,6 +16,7 @@ from prorl_mq.store.server.connection import RedisSettings
 from tests.support.queue import Queue
 from tests.worker.stage import Acting, finish, made, options, until, working
 from tests.worker.test_lanes import run_worker
+from workers.__main__ import parse
 from workers.process.read import SETS, Read, Reading
 from workers.stages.work import Move, Work
 
@@ -163,6 +164,19 @@ async def test_a_full_worker_has_spare_places_for_what_has_begun_alone(queue: Qu
         await until(lambda: len(gated.told) == 5)
         first, second, third = (held.ref for held in begun)
     assert gated.told == [f"begun {fresh[0]}", f"begun {first}", f"begun {second}", f"ended {first}", f"begun {third}"]
+
+
+@pytest.mark.parametrize(("given", "meant"), [("8", (8, 0)), ("8+4", (8, 4))])
+def test_spare_places_are_named_behind_the_slots(given: str, meant: tuple[int, int]) -> None:
+    settings = parse(["--stage", "run", "--sandbox", "none", "--slots", given])
+    assert (settings.slots, settings.spare_slots) == meant
+
+
+@pytest.mark.parametrize("given", ["0", "8+-1", "+4", "many"])
+def test_other_slots_are_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--stage", "run", "--sandbox", "none", "--slots", given])
+    assert "--slots" in capsys.readouterr().err
 
 
 async def test_without_spare_places_it_waits_for_a_slot(

@@ -41,7 +41,7 @@ class Read(NamedTuple):
 
 
 class Room(NamedTuple):
-    """How many jobs may be taken now: rollouts that have begun, and any."""
+    """Jobs that may be taken now: rollouts that have begun, and any."""
 
     begun: int
     all: int
