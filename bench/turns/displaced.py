@@ -43,6 +43,8 @@ def standstills(
 
 def table(found: Sequence[Sequence[float]]) -> str:
     """Rows of each part, and of all of it."""
+    if not found:
+        return "no rollout was displaced"
     columns = [*zip(*found, strict=True), tuple(map(sum, found))]
     rows = [
         f"| {name} | {statistics.median(each):.2f} | {max(each):.2f} |"
