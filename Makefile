@@ -325,7 +325,7 @@ bench-scale: setup  ## what a turn of each duty costs at 1,000 runs, 5,000 worke
 bench-waiting: setup  ## what 2,000 long polls and 500 event streams cost one API process (three minutes)
 	$(PY) -m bench.waiting
 
-bench-continue: setup sandbox-tools  ## walks of many turns whose workers are killed, with the log of turns and without; forks; copies of living sandboxes; lost backends (17 minutes; FULL=1: 500 walks, 40 minutes)
+bench-continue: setup sandbox-tools  ## walks of many turns whose workers are killed, with the log of turns and without; forks; copies of living sandboxes; lost backends (17 minutes; FULL=1: 500 walks, an hour)
 	$(PY) -m bench.turns $(if $(FULL),--full)
 	$(if $(FULL),,$(PY) -m bench.turns --forks)
 	$(if $(FULL),,$(PY) -m bench.turns.copies)

@@ -35,7 +35,8 @@ PATHS: Final = {"DIR", "FILE"}
 METAVARS: Final = {"URL", "JSON", "K=V"}  # those that say more than "text" does
 TYPES: Final = {
     "str": "text", "int": "integer", "float": "number", "Path": "path", "count": "integer", "positive": "integer",
-    "pause_seconds": "integer", "integer": "integer", "quota": "integer or `none`", "moment": "`stored`, `synced`",
+    "pause_seconds": "integer", "slots": "integer, or N+M", "integer": "integer", "quota": "integer or `none`",
+    "moment": "`stored`, `synced`",
 }  # fmt: skip
 HEAD: Final = """# Configuration
 

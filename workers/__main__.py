@@ -45,7 +45,7 @@ from workers.node.watched import stay_watched
 from workers.process.lifetime import Draining, allocation
 from workers.process.worker import Worker
 from workers.redis_options import REDIS_SETTINGS, redis_settings
-from workers.settings import LEASE, METRICS_LISTEN, NODE, STATE_DIR, WorkerSettings, default_node, plain
+from workers.settings import LEASE, METRICS_LISTEN, NODE, STATE_DIR, WorkerSettings, default_node, plain, slots
 from workers.stages.backends import Pools
 from workers.stages.eval import EvalStage
 from workers.stages.guarded import GuardedStage
@@ -58,7 +58,13 @@ from workers.stages.stage import StageRunner
 SETTINGS = (
     Setting("--stage", "the stage whose jobs it runs", required=True, choices=tuple(stage.value for stage in Stage)),
     *REDIS_SETTINGS,
-    Setting("--slots", "jobs at a time", type=int, default=8, variable="PRORL_SLOTS"),
+    Setting(
+        "--slots",
+        "jobs at a time; N+M: M more in RUN, for rollouts that lost a node or a worker and would wait for a slot",
+        type=slots,
+        default="8",
+        variable="PRORL_SLOTS",
+    ),
     NODE,
     Setting("--name", "unique name of this process; else stage-node-pid", type=plain, default=""),
     Setting(
@@ -115,13 +121,15 @@ def parse(argv: Sequence[str] | None) -> WorkerSettings:
     env = os.environ
     parser = arguments(env)
     given = parser.parse_args(argv)
-    if given.slots < 1:
-        parser.error("--slots must be at least 1")
+    count, spare = given.slots
+    if count < 1 or spare < 0:
+        parser.error("--slots must be at least 1, and what follows a + at least 0")
     task = allocation(env)
     return WorkerSettings(
         stage=Stage(given.stage),
         redis=redis_settings(given, env),
-        slots=given.slots,
+        slots=count,
+        spare_slots=spare,
         node=given.node or default_node(),
         name=given.name or (task.worker_name(given.stage, given.node or default_node(), os.getpid()) if task else ""),
         sandbox=given.sandbox,

@@ -34,6 +34,12 @@ LEASE = Setting("--lease-ms", type=int, default=15_000, unit="ms", variable="PRO
 METRICS_LISTEN = Setting("--metrics-listen", FLAG_HELP, default=LOOPBACK, variable="PRORL_METRICS_LISTEN")
 
 
+def slots(text: str) -> tuple[int, int]:
+    """Slots, and spare ones: N, or N+M."""
+    count, _, spare = text.partition("+")
+    return int(count), int(spare or 0)
+
+
 def default_node() -> str:
     """The node's name in Slurm, since virtual nodes share a host name; else the host's."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0] or "node"
@@ -45,6 +51,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage
     redis: RedisSettings
     slots: int = 8
+    spare_slots: int = 0  # of RUN, beyond them, for rollouts that have lost their place
     node: str = msgspec.field(default_factory=default_node)
     name: str = ""  # default: stage-node-pid
     sandbox: str = "auto"  # none: only task families without sandboxes

@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--full", action="store_true", help="500 walks of 40 steps, and of many lengths (40 minutes)")
+    parser.add_argument("--full", action="store_true", help="500 walks of 40 steps, and of many lengths (an hour)")
     parser.add_argument("--many", type=int, default=500, help="walks of --full")
     parser.add_argument("--forks", action="store_true", help="forks of a walk of 40 turns alone (one minute)")
     parser.add_argument("--watched", action="store_true", help="deaths that a keeper sees alone (5 s each)")

@@ -12,14 +12,14 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from bench.turns.displaced import standstills, table
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, Outcome
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.service import submit
@@ -34,6 +34,7 @@ SLOTS = 24  # of each of two RUN workers
 WITHIN_S = 1500
 KILLED_EVERY_S = (2.0, 8.0)
 LOST_EVERY_S = 20.0
+LOSSES = (("lost", 0), ("lost-spare", SLOTS))  # spare slots of each worker: enough for all rollouts of the other node
 PROBE_TOKENS = 100  # fewer than any walk is asked with
 LENGTHS = (4, 40)  # of the walks that a trainer gets, drawn evenly
 DEATHS = 3  # the default of `max_deaths`
@@ -112,7 +113,7 @@ async def alike(
     walker.backend.requests.clear()
     walker.moments.clear()
     made, began = Disturbed(), time.monotonic()
-    disturb = {"undisturbed": None, "killed": made.workers, "lost": made.nodes}[name]
+    disturb = {"undisturbed": None, "killed": made.workers, "lost": made.nodes, "lost-spare": made.nodes}[name]
     records = await played(world, store, walks(name, *size), disturb)
     seconds, found = time.monotonic() - began, await trajectories(store, records)
     calm.update({} if calm else found)
@@ -121,23 +122,9 @@ async def alike(
     twice, equal = given.total() - len(given), sum(told(each) == told(calm[name]) for name, each in found.items())
     print(f"| {name} | {seconds:.0f} | {made.kills} | {given.total()} | {twice} | {equal} of {size[0]} |", flush=True)
 
-    if name == "lost":
-        still = standstills(made.moments, walker.moments, world.lease_ms / 1000)
-        print(
-            f"from the last request before a loss to the next one, {len(still)} rollouts: median "
-            f"{statistics.median(still):.1f} s, at most {max(still):.1f} s; the lease is {world.lease_ms / 1000:.1f} s",
-            flush=True,
-        )
-
-
-def standstills(losses: Sequence[float], asked: Mapping[str, Sequence[float]], lease_s: float) -> list[float]:
-    """Seconds in which a rollout asked for nothing around a loss. Those of the other node ask on, within a lease."""
-    return [
-        after - before
-        for moments in asked.values()
-        for before, after in pairwise(sorted(moments))
-        if after - before > lease_s and any(before <= lost < after for lost in losses)
-    ]
+    if name.startswith("lost"):
+        print(f"the lease is {world.lease_ms / 1000:.1f} s", flush=True)
+        print(table(standstills(made.moments, walker.moments, records, world.lease_ms / 1000)), flush=True)
 
 
 class Accepted(msgspec.Struct):
@@ -191,13 +178,15 @@ def compared(label: str, found: Accepted, calm: Accepted) -> str:
 
 
 @asynccontextmanager
-async def service(kind: str, nodes: int, step_s: float = STEP_S) -> AsyncIterator[tuple[World, Store, Walker]]:
+async def service(
+    kind: str, nodes: int, step_s: float = STEP_S, spare: int = 0
+) -> AsyncIterator[tuple[World, Store, Walker]]:
     """One node with two RUN workers, or two with one each."""
     with tempfile.TemporaryDirectory(prefix="pq") as directory:
         world = World(Path(directory), sandbox=kind, handlers="walk,walk_again")
         try:
             async with store_of(world) as store, (walker := Walker(step_s)).backend:
-                await started(world, store, walker, slots=SLOTS, nodes=nodes)
+                await started(world, store, walker, slots=SLOTS, spare=spare, nodes=nodes)
                 yield world, store, walker
         finally:
             world.stop()
@@ -210,17 +199,18 @@ async def many(kind: str, size: tuple[int, int]) -> None:
     async with service(kind, 1) as (world, store, walker):
         await alike(world, store, walker, "undisturbed", size, calm)
         await alike(world, store, walker, "killed", size, calm)
-    async with service(kind, 2) as (world, store, walker):
-        await alike(world, store, walker, "lost", size, calm)
+    for name, spare in LOSSES:
+        async with service(kind, 2, spare=spare) as (world, store, walker):
+            await alike(world, store, walker, name, size, calm)
     await lengths_kept(kind, size[0] // 5)
 
 
 async def lost(kind: str, size: tuple[int, int]) -> None:
-    """Prints the rows of two nodes: undisturbed, and with a node lost every 20 s."""
+    """Prints the rows of two nodes: undisturbed, and with a node lost every 20 s, also with spare slots."""
     print("| workers | seconds | kills | completions | sampled twice | equal |\n|---|--:|--:|--:|--:|--:|", flush=True)
     calm: dict[str, Trajectory] = {}
-    async with service(kind, 2) as (world, store, walker):
-        for name in ("undisturbed", "lost"):
+    for name, spare in (("undisturbed", 0), *LOSSES):
+        async with service(kind, 2, spare=spare) as (world, store, walker):
             await alike(world, store, walker, name, size, calm)
 
 

@@ -120,7 +120,7 @@ def told(trajectory: Trajectory) -> Any:
     return plain
 
 
-async def started(world: World, store: Store, walker: Walker, *, slots: int, nodes: int = 1) -> None:
+async def started(world: World, store: Store, walker: Walker, *, slots: int, spare: int = 0, nodes: int = 1) -> None:
     """One node with two workers in RUN, or several with one each."""
     (world.directory / "state").mkdir(mode=0o755)
     world.directory.chmod(0o755)
@@ -136,7 +136,7 @@ async def started(world: World, store: Store, walker: Walker, *, slots: int, nod
             place = (
                 ("--node", f"n{node}", "--state-dir", str(world.directory / "state" / str(node))) if nodes > 1 else ()
             )
-            world.start_worker(stage, number, "--slots", str(slots), *place)
+            world.start_worker(stage, number, "--slots", f"{slots}+{spare}", *place)
 
     async def known() -> bool:
         return int(await store.read("ZCARD", store.keys.workers)) >= 4

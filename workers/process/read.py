@@ -25,6 +25,8 @@ LATE_S: Final = 0.05
 LOOK_S = 0.1
 COUNT_S = 0.5  # how long the count of the node's RUN slots is good for
 UNDER_WAY_S: Final = BLOCK_MS / 1000 + MARGIN_S  # how long a read may deliver whose connection is gone
+SETS: Final = 2  # of sandboxes to RUN slots of a node, those in use included, that INIT makes
+BEGUN_SETS: Final = 3  # the same with rollouts that have lost their node
 SPARE: Final = 64  # entries beyond a worker's slots that one look at what it has read shows
 
 Place = tuple[Lane, EntryId]  # of an entry: its stream, its id
@@ -36,6 +38,13 @@ class Read(NamedTuple):
     lane: Lane
     entries: list[Entry]
     again: bool = False
+
+
+class Room(NamedTuple):
+    """Jobs that may be taken now: rollouts that have begun, and any."""
+
+    begun: int
+    all: int
 
 
 class Reading:
@@ -66,7 +75,7 @@ class Reading:
         self._looked_at = 0.0
         self._begun_at = -LOOK_S
         self._called = False  # something came, and nothing of it was read yet
-        self._allowed = 0
+        self._room = Room(0, 0)
         self._neighbours = Neighbours(store, Stage.RUN, settings.node)
         self._counted_at = -COUNT_S
         self._ready = 0
@@ -80,11 +89,13 @@ class Reading:
             left = await work.pending(self._store, stream, idle_ms=0, count=SPARE + self._settings.slots)
             self._inherited |= {(lane, EntryId(entry)) for entry in left}
 
-    async def next(self, free: int) -> list[Read]:
-        """Entries for at most `free` places; blocks for up to a second when there are none."""
+    async def next(self, free: int, spare: int = 0) -> list[Read]:
+        """Entries for at most `free` places; blocks for up to a second when there are none. Rollouts that have begun
+        may have `spare` places more; where those are the only ones it does not block.
+        """
         await self._lanes.look()
         try:
-            found = await self._lost(free) or await self._next(free)
+            found = await self._lost(free) or await self._next(free, spare)
         except BaseException:  # whatever ended the wait, the read may have delivered
             self._broke_at = monotonic()
             raise
@@ -118,7 +129,7 @@ class Reading:
         await self._lanes.look(now=True)
 
     async def _lost(self, free: int) -> list[Read]:
-        if self._broke_at is None:
+        if self._broke_at is None or free <= 0:
             return []
         broke_at = self._broke_at
         found = await self.again(free)
@@ -130,12 +141,17 @@ class Reading:
             self._broke_at = None
         return found
 
-    async def _next(self, free: int) -> list[Read]:
-        free = self._takes(min(free, await self._may_take()), len(self._held()))
-        if free <= 0:
-            await asyncio.sleep(LOOK_S)  # nothing tells of bytes leaving EVAL, RUN slots that join, a rest that ends
-            return []
+    async def _next(self, places: int, spare: int) -> list[Read]:
+        room, held = await self._may_take(), len(self._held())
+        begun = self._takes(min(places + spare, room.begun), held)
+        free = self._takes(min(places, room.all), held)
         front, near, shared = self._lanes.turn()
+        if begun > max(free, 0) and (found := await self._begun(front, begun)):
+            return found
+        if free <= 0:
+            if places > 0:  # nothing tells of bytes leaving EVAL, RUN slots that join, a rest that ends
+                await asyncio.sleep(LOOK_S)
+            return []
         names = [*near, *shared, *front]
         if free < len(names) or front or near:
             found = await self._begun(front, free) or await self._at_once(near, shared, free)
@@ -187,23 +203,21 @@ class Reading:
             await self._open()
         return [Read(lanes[stream], entries) for stream, entries in (found or {}).items()]
 
-    async def _may_take(self) -> int:
+    async def _may_take(self) -> Room:
         """INIT follows its node's RUN slots; RUN stops while too many bytes wait for EVAL."""
-        if monotonic() - self._looked_at < LOOK_S:
-            return self._allowed
-        self._allowed = await self._look()
-        self._looked_at = monotonic()
-        return self._allowed
+        if monotonic() - self._looked_at >= LOOK_S:
+            self._room = await self._look()
+            self._looked_at = monotonic()
+        return self._room
 
-    async def _look(self) -> int:
+    async def _look(self) -> Room:
         settings, store = self._settings, self._store
-        if settings.stage is Stage.EVAL:
-            return settings.slots
-        if settings.stage is Stage.RUN:
-            return settings.slots if await work.eval_bytes(store) <= settings.eval_bytes_limit else 0
-        if settings.sandbox == "none":
-            return settings.slots
+        if settings.stage is Stage.RUN and await work.eval_bytes(store) > settings.eval_bytes_limit:
+            return Room(0, 0)
+        if settings.stage is not Stage.INIT or settings.sandbox == "none":
+            return Room(settings.slots, settings.slots)
         if monotonic() - self._counted_at > COUNT_S:
             self._ready = await self._neighbours.slots()
             self._counted_at = monotonic()
-        return max(0, 2 * self._ready - await work.lane_length(store, settings.node))
+        length = await work.lane_length(store, settings.node)
+        return Room(max(0, BEGUN_SETS * self._ready - length), max(0, SETS * self._ready - length))

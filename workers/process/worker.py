@@ -7,11 +7,12 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from prorl_mq.clock import monotonic, wall_ms
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import JobRef, Token
+from prorl_mq.schema.messages import Stage
 from prorl_mq.store import work
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads.place import payloads_of
@@ -38,6 +39,7 @@ from workers.stages.stage import StageRunner
 
 log = logging.getLogger("workers")
 
+SPARE_S: Final = 0.5  # between two looks, of a full worker, for rollouts that may have a spare place
 STOP_READING_S = 2.0  # how long a draining worker waits for the answer to its last read
 
 
@@ -135,8 +137,11 @@ class Worker:
     async def _read_on(self, reading: Reading, stage: StageRunner, group: asyncio.TaskGroup) -> None:
         stop = group.create_task(self._draining.wait(), name="draining")
         while not stop.done():
+            spare = self._spare
             if self.slots.free <= 0:
-                if not await _first(asyncio.ensure_future(self.slots.room()), stop):
+                room = asyncio.ensure_future(self.slots.room())
+                await _first(room, stop, within_s=SPARE_S if spare else None)
+                if stop.done():
                     return
                 reading.read_at = monotonic()
             if self._over():
@@ -144,7 +149,7 @@ class Worker:
                 return
             free = self.slots.free
             outage_ms = self.settings.redis.outage_ms
-            read = asyncio.ensure_future(patiently(lambda: reading.next(free), outage_ms=outage_ms))  # noqa: B023
+            read = asyncio.ensure_future(patiently(lambda: reading.next(free, spare), outage_ms=outage_ms))  # noqa: B023
             # A read is not cut short while it may still bring entries: they would wait for the reaper.
             if not await _first(read, stop, patience_s=STOP_READING_S):
                 return
@@ -158,6 +163,10 @@ class Worker:
     def _entries(self) -> set[Place]:
         """Entries that are held, or were read and are about to be: to read these again would perform them twice."""
         return self.slots.entries() | self._taking
+
+    @property
+    def _spare(self) -> int:
+        return self.settings.spare_slots if self.settings.stage is Stage.RUN else 0
 
     def _over(self) -> bool:
         """Too late for another job, or idle for too long."""
@@ -234,9 +243,15 @@ def _age_ms(reading: Reading) -> int:
     return round((monotonic() - reading.read_at) * 1000)
 
 
-async def _first(wanted: "asyncio.Future[Any]", stop: "asyncio.Future[Any]", *, patience_s: float = 0.0) -> bool:
+async def _first(
+    wanted: "asyncio.Future[Any]",
+    stop: "asyncio.Future[Any]",
+    *,
+    patience_s: float = 0.0,
+    within_s: float | None = None,
+) -> bool:
     """Waits for what is wanted, but for not much longer than `stop`; false if it did not come, and is cancelled."""
-    await asyncio.wait({wanted, stop}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({wanted, stop}, return_when=asyncio.FIRST_COMPLETED, timeout=within_s)
     if not wanted.done() and patience_s:
         await asyncio.wait({wanted}, timeout=patience_s)
     if wanted.done():
