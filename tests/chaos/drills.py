@@ -18,6 +18,7 @@ import pytest
 from prorl_mq.process.ports import free_port
 from prorl_mq.schema.messages import Limits, Stage
 from prorl_mq.service import cancel, submit
+from prorl_mq.store.archive.place import DIRECTORY
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
 from tests.chaos.test_faults import one_batch
@@ -126,6 +127,47 @@ async def a_thawed_backend(service: Service) -> None:
     service.world.backend.send_signal(18)
 
 
+async def dead_workers(service: Service) -> None:
+    """Three at once, with eight jobs each."""
+    for number in (1, 2):
+        service.world.start_worker(Stage.RUN, number)
+    await service.submit(24, run_ms=20_000)
+
+    async def all_held() -> bool:
+        return int(await service.store.read("ZCARD", service.store.keys.leases)) >= 24
+
+    await until(all_held, within_s=60)
+    await service.none_alive(Stage.RUN)
+
+
+async def workers_that_live(service: Service) -> None:
+    service.restart(Stage.RUN)
+    await cancel.cancel(service.store, "run", RUN)
+
+
+async def no_room_for_the_archive(service: Service) -> None:
+    """A file is where the archive has its folder."""
+    place = service.world.directory / DIRECTORY
+    place.mkdir()
+    (place / service.world.namespace).touch()
+    store = service.store
+
+    async def promised() -> bool:
+        return bool(await store.read("EXISTS", store.keys.archive_state))
+
+    await until(promised, within_s=90)
+    await service.submit(2)
+
+    async def archived_something() -> bool:
+        return bool(await acknowledge_all(service.store))
+
+    await until(archived_something, within_s=60)
+
+
+async def room_for_the_archive(service: Service) -> None:
+    (service.world.directory / DIRECTORY / service.world.namespace).unlink()
+
+
 class Drill(NamedTuple):
     alert: str
     fault: Callable[[Service], Awaitable[None]]
@@ -139,6 +181,8 @@ DRILLS = (
     Drill("ProrlQueueStuck", too_few_slots, the_old_jobs_are_cancelled),
     Drill("ProrlInfraErrors", a_broken_family, sound_tasks),
     Drill("ProrlBackendShut", a_frozen_backend, a_thawed_backend),
+    Drill("ProrlReclaims", dead_workers, workers_that_live),
+    Drill("ProrlArchiveFault", no_room_for_the_archive, room_for_the_archive),
     Drill("ProrlApiMissing", no_api, an_api),
 )
 
