@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from prorl_mq import local_token
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.progress import Progress
@@ -48,7 +49,9 @@ async def run(given: argparse.Namespace) -> int:
     with OutFile(given.out or Path(f"{given.tasks.stem}.out.jsonl")) as out, interruptible(lambda: os._exit(130)):
         async with reach(given) as client:
             try:
-                return await _carry_out(client, parts, out)
+                # A link with the token is for a terminal: a log may be read by others. One that was given stays unseen.
+                own = sys.stderr.isatty() and given.token is None
+                return await _carry_out(client, parts, out, (own and local_token.found(given.url)) or "")
             except ServiceError as error:
                 raise ServiceError(located(str(error), given.tasks, lines), status=error.status) from None
             except asyncio.CancelledError:
@@ -56,7 +59,7 @@ async def run(given: argparse.Namespace) -> int:
                 raise
 
 
-async def _carry_out(client: AsyncClient, parts: Sequence[BatchRequest], out: OutFile) -> int:
+async def _carry_out(client: AsyncClient, parts: Sequence[BatchRequest], out: OutFile, token: str) -> int:
     names = [(part.run_id, name) for part in parts for name in group_names(part)]
     groups = [group for part in parts for group in part.groups]
     there = {name for run_id, name in names if out.has(run_id, name)}
@@ -69,7 +72,7 @@ async def _carry_out(client: AsyncClient, parts: Sequence[BatchRequest], out: Ou
         if closed.record.group_id not in there:
             progress.add(closed.record)
 
-    if left and (page := page_of(client.url, parts)):
+    if left and (page := page_of(client.url, parts, token)):
         print(f"watch it: {page}", file=sys.stderr)
     async with progress.shown():
         await submit_and_collect(client, parts, out, seen)
@@ -92,13 +95,14 @@ async def _carry_out(client: AsyncClient, parts: Sequence[BatchRequest], out: Ou
     return 1 if failed else 0
 
 
-def page_of(url: str, parts: Sequence[BatchRequest]) -> str:
+def page_of(url: str, parts: Sequence[BatchRequest], token: str = "") -> str:
     """The address of a batch on the web page, of several that of their run; empty where the way leads past the API."""
     if not url.startswith(("http://", "https://")):
         return ""
     run, batch = parts[0].run_id, parts[0].batch_id
     place = f"batches/{quote(f'{run}:{batch}', safe='')}" if len(parts) == 1 else f"runs/{quote(run, safe='')}"
-    return f"{url.rstrip('/')}/ui/#/{place}"
+    entry = f"token={quote(token, safe='')}" if token else ""
+    return f"{url.rstrip('/')}/ui/#{entry}/{place}"
 
 
 async def _tell_report(client: AsyncClient, part: BatchRequest, out: OutFile) -> int:

@@ -86,4 +86,5 @@ def part_of(batch: str) -> BatchRequest:
 def test_the_link_leads_to_the_batch_or_to_the_run_of_several() -> None:
     assert page_of("http://h:1/", [part_of("b")]) == "http://h:1/ui/#/batches/my%20run%3Ab"
     assert page_of("http://h:1", [part_of("b.part1"), part_of("b.part2")]) == "http://h:1/ui/#/runs/my%20run"
+    assert page_of("http://h:1", [part_of("b")], "a/b") == "http://h:1/ui/#token=a%2Fb/batches/my%20run%3Ab"
     assert not page_of("unix:///redis.sock", [part_of("b")])
