@@ -20,12 +20,14 @@ from prorl_mq.errors import ConfigurationError, RedisUnavailable
 LOOK_S: Final = 0.5  # between looks at a file that is not there: network file systems tell of nothing
 READ_S: Final = 5.0  # how long a hanging file system is waited for
 _SEEN: dict[Path, "Place"] = {}  # what each file said last, for as long as this process lives
+_KEPT: dict[Path, list[tuple[bytes, int]]] = {}  # the last two contents of each client's file, and where they lie
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Place of a service. `secret` is a Redis user's password or the API's bearer token, `ca` certificates in PEM.
 
-    `client` is a file with the key and the certificate of who connects: written, its name beside the rendezvous.
+    `client` is a file with the key and the certificate of who connects: written, its name beside the rendezvous; read,
+    a copy in this process's memory, which outlives the shared storage.
     """
 
     url: str
@@ -61,9 +63,21 @@ def read(path: Path) -> Place:
         except msgspec.MsgspecError as error:
             raise ConfigurationError(f"{path} is no rendezvous file: {error}") from None
     if place.client is not None:
-        place = msgspec.structs.replace(place, client=str(path.parent / place.client))
+        place = msgspec.structs.replace(place, client=_kept(path.parent / place.client))
     _SEEN[path] = place
     return place
+
+
+def _kept(file: Path) -> str:
+    """A copy of a file, which only this process can open. A copy that may still be in use is left."""
+    content, copies = file.read_bytes(), _KEPT.setdefault(file, [])
+    if not copies or copies[-1][0] != content:
+        memory = os.memfd_create(file.name)
+        os.write(memory, content)
+        copies.append((content, memory))
+        if len(copies) > 2:  # the one before may be about to be read
+            os.close(copies.pop(0)[1])
+    return f"/proc/self/fd/{copies[-1][1]}"
 
 
 def known(path: Path) -> Place:

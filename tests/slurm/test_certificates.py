@@ -96,6 +96,24 @@ async def test_certificates_and_their_authority_are_renewed_while_connections_st
         assert await pinged(file)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+async def test_new_connections_need_no_shared_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """What was read last holds. The control: a certificate that is read where it lies."""
+    if not kept:
+        monkeypatch.setattr(rendezvous, "_kept", str)
+    async with serving(tmp_path, monkeypatch):
+        there, away = tmp_path / "shared" / "rendezvous", tmp_path / "away"
+        assert await pinged(there / "worker.json")
+        there.rename(away)
+        if kept:
+            assert await pinged(there / "worker.json")
+        else:
+            with pytest.raises((ConnectionError, OSError)):
+                await pinged(there / "worker.json")
+
+
 def shown(host: str, port: int, place: rendezvous.Place) -> str:
     """The server's certificate."""
     context = ssl.create_default_context(cadata=place.ca)
