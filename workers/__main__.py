@@ -307,7 +307,9 @@ async def _stage(
             copies = Copies()
             stack.push_async_callback(copies.aclose)
             send = worker.turn_logs.send
-            return RunStage(worker.registry, provider, worker.store, pools.policy, settings.node, send, copies)
+            return RunStage(
+                worker.registry, provider, worker.store, pools.policy, settings.node, send, copies, PoolModels(pools)
+            )
         case Stage.EVAL:
             models = PoolModels(await _pools(worker, keys, stack))
             return EvalStage(worker.registry, provider, worker.store, worker.waits, models)

@@ -9,7 +9,7 @@ the policy's output caused it (`workers.handlers.blame` finds out). An exception
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,6 +21,13 @@ from sandbox.errors import SandboxError
 from sandbox.protocol import Mount, Sandbox, SandboxHandle, SandboxLimits, SandboxProvider
 from workers.inference.protocol import Policy
 from workers.inference.run_clock import RunClock
+
+
+class OtherModel(NamedTuple):
+    """A model of another pool than the policy's. `renderer`, of `workers.agent.renderer`, makes its prompts."""
+
+    policy: Policy
+    renderer: Any
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +253,12 @@ class Run(Protocol):
     def sandbox(self) -> Sandbox | None: ...
     @property
     def policy(self) -> Policy: ...
+    async def model(self, pool: str) -> OtherModel:
+        """A model of another pool of the job's tenant, such as a user simulator's or a frozen sub-agent's. What it says
+        is not trained. Raises `TemplateError` where the pool's tokenizer cannot be used, or `NoModels`.
+        """
+        ...
+
     @property
     def log(self) -> TurnLog | None:
         """The log of its turns, for `run_agent`: with it the job continues where a worker that died has left it. The

@@ -77,6 +77,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     left_out: str = ""  # why its tokens have mask 0: superseded, unread, side, inherited; empty: they are trained
     rewritten: int = 0  # earlier turns that the request brought back with other calls, and that were known by their ids
     session: str = ""  # the agent of the harness that asked, as it calls it
+    model: str = ""  # of another pool, as the task family calls it; empty: the policy
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):

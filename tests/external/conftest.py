@@ -1,7 +1,7 @@
 """A gateway with a scripted policy behind it, and clients that talk to it over its socket."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from tests.agent.chat import ScriptedPolicy, tooled
 from workers.external.gateway import Gateway
 from workers.external.interception import Interceptor
 from workers.external.recording import Recording
+from workers.handler import OtherModel
 
 TOOL = {
     "name": "bash",
@@ -25,10 +26,12 @@ HELLO = {"role": "user", "content": "Hello"}
 class Attempt:
     """One attempt's gateway."""
 
-    def __init__(self, texts: list[str], sampling: Sampling, interceptor: Interceptor | None) -> None:
+    def __init__(
+        self, texts: list[str], sampling: Sampling, interceptor: Interceptor | None, others: Mapping[str, OtherModel]
+    ) -> None:
         self.renderer = tooled()
         self.policy = ScriptedPolicy(self.renderer, texts)
-        self.recording = Recording(self.policy, self.renderer, sampling, "task:0", interceptor)
+        self.recording = Recording(self.policy, self.renderer, sampling, "task:0", interceptor, others=others)
         self.gateway = Gateway(self.recording)
         self.headers = {"authorization": f"Bearer {self.gateway.key}"}
 
@@ -39,9 +42,13 @@ class Attempt:
 
 @asynccontextmanager
 async def attempt(
-    door: Path, texts: list[str], sampling: Sampling | None = None, interceptor: Interceptor | None = None
+    door: Path,
+    texts: list[str],
+    sampling: Sampling | None = None,
+    interceptor: Interceptor | None = None,
+    others: Mapping[str, OtherModel] = {},
 ) -> AsyncIterator[tuple[Attempt, httpx.AsyncClient]]:
-    made = Attempt(texts, sampling or Sampling(), interceptor)
+    made = Attempt(texts, sampling or Sampling(), interceptor, others)
     async with made.gateway.listening(door), made.client(door) as client:
         async with asyncio.timeout(60):
             yield made, client

@@ -17,7 +17,8 @@ from tests.agent.chat import ScriptedPolicy, bare, tooled
 from workers.agent.result import LoopEnd
 from workers.external.forest import GivenIds
 from workers.external.history import Said
-from workers.external.recording import RecordedReply, Recording
+from workers.external.recording import Recording
+from workers.external.reply import RecordedReply
 
 RENDERER = bare()
 DONE = LoopEnd(reason="finish")

@@ -7,8 +7,8 @@ from typing import Any
 from workers.agent.tools import Tool
 from workers.external.chat import MODEL
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
-from workers.external.recording import RecordedReply
-from workers.external.request import Given, Request, RequestMemory, is_small, length, stops, value
+from workers.external.reply import RecordedReply
+from workers.external.request import Given, Request, RequestMemory, length, model_of, stops, value
 
 _APART = frozenset({"tool_result", "tool_use", "thinking", "redacted_thinking"})
 
@@ -24,7 +24,7 @@ def read(given: Given, memory: RequestMemory) -> Request:
         tools=() if choice == "none" else memory.once(given.get("tools"), _tools),
         max_tokens=length(given, "max_tokens"),
         stop=stops(given, "stop_sequences"),
-        side=is_small(given),
+        model=model_of(given),
         stream=bool(value(given, "stream")),
         thinking=(value(given, "thinking") or {}).get("type", "disabled") != "disabled",
     )

@@ -6,8 +6,8 @@ from typing import Any
 
 from workers.agent.tools import Tool
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
-from workers.external.recording import RecordedReply
-from workers.external.request import Given, Request, RequestMemory, is_small, length, stops, value
+from workers.external.reply import RecordedReply
+from workers.external.request import Given, Request, RequestMemory, length, model_of, stops, value
 
 MODEL = "policy"
 _ROLES = {"developer": "system", "function": "tool"}
@@ -21,7 +21,7 @@ def read(given: Given, memory: RequestMemory) -> Request:
         tools=() if forbidden else memory.once(given.get("tools"), _tools),
         max_tokens=length(given, "max_completion_tokens", "max_tokens"),
         stop=stops(given, "stop"),
-        side=is_small(given),
+        model=model_of(given),
         stream=bool(value(given, "stream")),
         usage=bool((value(given, "stream_options") or {}).get("include_usage")),
         logprobs=bool(value(given, "logprobs")),

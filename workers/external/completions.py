@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from workers.external.chat import MODEL, event, usage
 from workers.external.history import BadRequest, Said
-from workers.external.recording import RecordedReply
-from workers.external.request import Given, Request, RequestMemory, is_small, length, stops, value
+from workers.external.reply import RecordedReply
+from workers.external.request import Given, Request, RequestMemory, length, model_of, stops, value
 
 RAW = "raw"  # the role of a text without a template
 _IDS: Final = 1 << 31  # more than any vocabulary has
@@ -18,7 +18,7 @@ def read(given: Given, memory: RequestMemory) -> Request:
         history=memory.once(given.get("prompt"), _prompt),
         max_tokens=length(given, "max_tokens"),
         stop=stops(given, "stop"),
-        side=is_small(given),
+        model=model_of(given),
         stream=bool(value(given, "stream")),
         usage=bool((value(given, "stream_options") or {}).get("include_usage")),
         logprobs=value(given, "logprobs") is not None,

@@ -26,8 +26,9 @@ from workers.external import anthropic, chat, completions, responses
 from workers.external.delivery import AnswerDelivery, Piece
 from workers.external.history import BadRequest
 from workers.external.parameters import ROUTES
-from workers.external.recording import LimitReached, RecordedReply, Recording
-from workers.external.request import Given, Request, RequestMemory, parameters
+from workers.external.recording import Recording
+from workers.external.reply import LimitReached, RecordedReply
+from workers.external.request import SMALL, Given, Request, RequestMemory, parameters
 from workers.inference.protocol import InferenceError
 
 MAX_BODY_BYTES = 32 << 20
@@ -90,8 +91,9 @@ class Gateway:
         return _error(401, "authentication_error", "this key is not that of a running attempt")
 
     async def _models(self, request: HttpRequest) -> Response:
-        model = {"id": chat.MODEL, "object": "model", "created": 0, "owned_by": "prorl-mq"}
-        return self._refused(request) or JSONResponse({"object": "list", "data": [model]})
+        names = (chat.MODEL, *self._recording.others)
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "prorl-mq"} for name in names]
+        return self._refused(request) or JSONResponse({"object": "list", "data": models})
 
     async def _asked(self, request: HttpRequest) -> Response:
         if (refused := self._refused(request)) is not None:
@@ -102,20 +104,23 @@ class Gateway:
             body = await _body(request)
             asked = _read(wire, parameters(body, ROUTES[route]), self._memory[route])
             session = next((found for name in _SESSIONS if (found := request.headers.get(name))), "")
-            work = asyncio.ensure_future(self._ask(asked, session))
+            recording = self._recording.of(asked.model)
+            work = asyncio.ensure_future(_ask(recording, asked, session))
             reply = await _unless_gone(request, work, OPENS_S if asked.stream else None)
         except Exception as error:
             status, told = _fault(error, route)
             return JSONResponse({"type": "error", "error": told}, status_code=status)
         if not asked.stream and reply is not None:
             text = json.dumps(wire.written(reply, asked, created))
-            return AnswerDelivery(_whole(text), lambda: self._recording.lost(reply), media_type="application/json")
-        return _stream(self._recording, wire, asked, created, work, route)
+            return AnswerDelivery(_whole(text), lambda: recording.lost(reply), media_type="application/json")
+        return _stream(recording, wire, asked, created, work, route)
 
-    async def _ask(self, asked: Request, session: str) -> RecordedReply:
-        return await self._recording.ask(
-            asked.history, asked.tools, asked.max_tokens, stop=asked.stop, side=asked.side, session=session
-        )
+
+async def _ask(recording: Recording, asked: Request, session: str) -> RecordedReply:
+    side = asked.model == SMALL
+    return await recording.ask(
+        asked.history, asked.tools, asked.max_tokens, stop=asked.stop, side=side, session=session
+    )
 
 
 def _stream(

@@ -7,7 +7,7 @@ and its completion is recorded where it was placed.
 
 import asyncio
 import itertools
-from collections.abc import Coroutine, Hashable, Sequence
+from collections.abc import Coroutine, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -22,49 +22,17 @@ from workers.agent.seeds import turn_seed
 from workers.agent.tokens import verified
 from workers.agent.tools import Tool
 from workers.external.cutting import cut, cut_at
-from workers.external.forest import Forest, GivenIds, Node, Placement
+from workers.external.forest import Forest, Node, Placement
 from workers.external.history import Said, answered
 from workers.external.interception import End, Interception, Interceptor
 from workers.external.prompting import Prompt, PromptBuilder
+from workers.external.reply import LimitReached, RecordedReply
 from workers.external.rows import segments_and_turns
+from workers.handler import OtherModel
 from workers.inference.arrived import Arrived
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
 
 T = TypeVar("T")
-
-
-class LimitReached(Exception):
-    """The rollout is over; `stop` names the limit, or why it was ended."""
-
-    def __init__(self, stop: LoopEnd) -> None:
-        super().__init__(
-            f"the limit of this rollout is reached: {stop.truncated_by}"
-            if stop.truncated_by
-            else f"this rollout is over: {stop.reason}"
-        )
-        self.stop = stop
-
-
-class RecordedReply(msgspec.Struct, frozen=True, kw_only=True):
-    """One completion, as the APIs tell it."""
-
-    number: int
-    given: GivenIds
-    said: Said
-    plain: str  # the completion as text, markers left out
-    reasoning: str
-    finish_reason: str  # stop, length
-    stopped_by: str | None  # the request's stop text that ended it
-    prompt_tokens: int
-    tokens: Sequence[tuple[str, float]]  # each as text, with its log-probability
-
-    @property
-    def completion_tokens(self) -> int:
-        return len(self.tokens)
-
-    def id(self, kind: str, place: int | None = None) -> str:
-        """An id by which this completion is known again."""
-        return self.given.make(kind, self.number, place)
 
 
 class Recording:
@@ -77,9 +45,17 @@ class Recording:
         sampling: Sampling,
         sample: str,
         interceptor: Interceptor | None = None,
+        *,
+        others: Mapping[str, OtherModel] = {},
+        beside: "Recording | None" = None,
     ) -> None:
         self._policy, self._renderer, self._sampling, self._sample = policy, renderer, sampling, sample
         self._forest = Forest()
+        self._beside = beside  # the trained one, of a model that is not
+        self.others = {
+            name: Recording(each.policy, each.renderer, sampling, f"{sample}:{name}", beside=self)
+            for name, each in others.items()
+        }
         self._interception = None if interceptor is None else Interception(interceptor, self._forest)
         self._prompts = PromptBuilder(renderer, self._forest.given)
         self._turns: list[Turn] = []
@@ -92,6 +68,10 @@ class Recording:
         self.stop: LoopEnd | None = None
         self.failure: Exception | None = None
         self.over = asyncio.Event()  # a limit or our own failure ended it
+
+    def of(self, model: str) -> "Recording":
+        """The recording of a model by its name: of another pool's if it was declared, else of the policy."""
+        return self.others.get(model, self)
 
     @property
     def turns(self) -> int:
@@ -117,6 +97,7 @@ class Recording:
         Raises `LimitReached`, `BadRequest` for ids outside the vocabulary, `InferenceError` when the policy cannot be
         reached.
         """
+        side = side or self._beside is not None
         asked = (max_tokens, tuple(stop))
         place = self._forest.place((side, self._prompts.signature(tools)), self._prompts.canonical(history))
         twin = self._forest.stored(place.at, asked)
@@ -167,8 +148,7 @@ class Recording:
         try:
             said = await judging
         except Exception as error:
-            self.failure = error
-            self.over.set()
+            self.fail(error)
             raise InferenceError("what the task family does with tool calls has failed") from error
         if isinstance(said, End):
             raise self._over(LoopEnd(reason=f"intercepted: {said.reason}"))
@@ -186,9 +166,13 @@ class Recording:
         return await asyncio.to_thread(self._trajectory, stop)
 
     def _trajectory(self, stop: LoopEnd) -> Trajectory:
-        segments, turns = segments_and_turns(self._forest.sampled, self._turns, self._renderer.text)
+        segments, turns = self.rows()
         if not segments and self._unanswered is not None:
             segments = [self._of_unanswered(self._unanswered)]
+        for name, other in self.others.items():
+            told, said = other.rows()
+            turns += [msgspec.structs.replace(each, segment=len(segments) + each.segment, model=name) for each in said]
+            segments += [msgspec.structs.replace(each, opened_by="other") for each in told]
         return Trajectory(
             segments=segments,
             turns=turns,
@@ -198,6 +182,24 @@ class Recording:
             top_p=self._sampling.top_p,
             top_k=self._sampling.top_k,
         )
+
+    def rows(self) -> tuple[list[Segment], list[Turn]]:
+        """Segments and turns of what this model was asked."""
+        return segments_and_turns(self._forest.sampled, self._turns, self._renderer.text)
+
+    def end(self, stop: LoopEnd) -> None:
+        """Ends the rollout: of whichever model it was asked, no other call is answered."""
+        self.stop = stop
+        self.over.set()
+        if self._beside is not None:
+            self._beside.end(stop)
+
+    def fail(self, error: Exception) -> None:
+        """Notes that the attempt has failed, and ends it."""
+        self.failure = error
+        self.over.set()
+        if self._beside is not None:
+            self._beside.fail(error)
 
     def _of_unanswered(self, prompt: Prompt) -> Segment:
         return Segment(
@@ -228,8 +230,7 @@ class Recording:
         raise self._over(stop)
 
     def _over(self, stop: LoopEnd) -> LimitReached:
-        self.stop = stop
-        self.over.set()
+        self.end(stop)
         return LimitReached(stop)
 
     async def _generate(self, prompt: Sequence[int], room: int, turn: int) -> Completion:
@@ -256,8 +257,7 @@ class Recording:
         return completion
 
     def _failed(self, error: InferenceError) -> InferenceError:
-        self.failure = error
-        self.over.set()
+        self.fail(error)
         return error
 
     def _take(

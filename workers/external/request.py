@@ -24,7 +24,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tools: Sequence[Tool] = ()
     max_tokens: int | None = None
     stop: Sequence[str] = ()
-    side: bool = False
+    model: str = ""
     stream: bool = False
     usage: bool = False  # at the end of a stream
     logprobs: bool = False
@@ -111,8 +111,9 @@ def stops(given: Given, name: str) -> Sequence[str]:
     return tuple(found)
 
 
-def is_small(given: Given) -> bool:
-    return bool(value(given, "model") == SMALL)
+def model_of(given: Given) -> str:
+    """The name of the model that is asked; any that nobody has declared is the policy's."""
+    return str(value(given, "model") or "")
 
 
 def _decoded(raw: bytes) -> Any:

@@ -14,8 +14,8 @@ import msgspec
 from workers.agent.tools import Tool
 from workers.external.chat import MODEL
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
-from workers.external.recording import RecordedReply
-from workers.external.request import Given, Request, RequestMemory, is_small, length, stops, value
+from workers.external.reply import RecordedReply
+from workers.external.request import Given, Request, RequestMemory, length, model_of, stops, value
 
 _ROLES: Final = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 _INPUT: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
@@ -43,7 +43,7 @@ def read(given: Given, memory: RequestMemory) -> Request:
         tools=() if value(given, "tool_choice") == "none" else offered.tools,
         max_tokens=length(given, "max_output_tokens"),
         stop=stops(given, "stop"),
-        side=is_small(given),
+        model=model_of(given),
         stream=bool(value(given, "stream")),
         custom=offered.custom,
         namespaces=offered.namespaces,

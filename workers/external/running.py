@@ -23,7 +23,7 @@ from workers.external.gateway import Gateway
 from workers.external.harness import Harness
 from workers.external.interception import Interceptor
 from workers.external.recording import Recording
-from workers.handler import SandboxLost
+from workers.handler import OtherModel, SandboxLost
 from workers.inference.protocol import Policy
 from workers.inference.run_clock import RunClock, clock_until
 
@@ -58,11 +58,14 @@ async def run_external(
     sample: str,
     deadline: RunClock | float,
     interceptor: Interceptor | None = None,
+    others: Mapping[str, OtherModel] = {},
 ) -> ExternalResult:
-    """One rollout. Raises `InferenceError` when the policy could not be reached, `HarnessFailed`, `SandboxError`, and
+    """One rollout. `others`: models of other pools by the names that the harness asks them by; they are not trained.
+
+    Raises `InferenceError` when the policy could not be reached, `HarnessFailed`, `SandboxError`, and
     what the interceptor raises.
     """
-    recording = Recording(policy, renderer, sampling, sample, interceptor)
+    recording = Recording(policy, renderer, sampling, sample, interceptor, others=others)
     gateway = Gateway(recording)
     clock = clock_until(deadline)
     keep_s, done = min(_MARGIN_S, clock.left_s / 10), None

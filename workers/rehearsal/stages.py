@@ -18,7 +18,7 @@ from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Mount, Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 from workers.agent.loading import load_renderer
 from workers.egress import opening
-from workers.handler import Handler, JobView, NodeCrowded, NoModels, Ran, Score, TurnLog, with_egress
+from workers.handler import Handler, JobView, NodeCrowded, NoModels, OtherModel, Ran, Score, TurnLog, with_egress
 from workers.inference.protocol import Policy
 from workers.inference.run_clock import RunClock
 from workers.rehearsal.policy import ScriptedPolicy, tokenizer
@@ -87,6 +87,9 @@ class RehearsalRun:
     @property
     def deadline(self) -> float:
         return self.clock.deadline
+
+    async def model(self, pool: str) -> OtherModel:
+        raise NoModels(f"no model of pool {pool!r} can be asked here: only a service's workers have pools")
 
 
 class Rehearsal:

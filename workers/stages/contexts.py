@@ -9,7 +9,7 @@ from sandbox.errors import SandboxUnavailable
 from sandbox.protocol import Mount, Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 from workers import metrics
 from workers.egress import opening
-from workers.handler import JobView, NoModels
+from workers.handler import JobView, NoModels, OtherModel
 from workers.inference.protocol import Completion, Policy
 from workers.inference.run_clock import RunClock
 from workers.node.sweeping import EVAL_PURPOSE, RUN_PURPOSE, Attempt
@@ -28,7 +28,9 @@ MakePolicy = Callable[[Work, RunClock], Policy]
 
 
 class Models(Protocol):
-    """The models of pools, as EVAL asks them for a job."""
+    """The models of pools, as RUN and EVAL ask them for a job."""
+
+    async def model(self, work: Work, pool: str, clock: RunClock) -> OtherModel: ...
 
     async def ask(
         self, work: Work, pool: str, question: str, *, max_tokens: int, temperature: float, seed: int | None = None
@@ -105,8 +107,10 @@ class RunContext:
         policy: MakePolicy,
         clock: RunClock,
         log: JobLog | None = None,
+        models: Models | None = None,
     ) -> None:
         self._work = work
+        self._models = models
         self._make_policy = policy
         self._view: JobView | None = None
         self._policy: _Heard | None = None
@@ -129,6 +133,11 @@ class RunContext:
         """Made when it is asked for: it takes a backend at its first call."""
         self._policy = self._policy or _Heard(self._make_policy(self._work, self.clock), self.log)
         return self._policy
+
+    async def model(self, pool: str) -> OtherModel:
+        if self._models is None:
+            raise NoModels(f"no model of pool {pool!r} can be asked here: only the workers of a service have pools")
+        return await self._models.model(self._work, pool, self.clock)
 
     @property
     def has_sampled(self) -> bool:

@@ -1,4 +1,4 @@
-"""Models that EVAL asks beside the policy, such as a judge: those of any pool, called by token ids.
+"""Models that RUN and EVAL ask beside the policy, such as a judge: those of any pool, called by token ids.
 
 A job holds one backend at most, its policy's, and in EVAL none. So these calls hold none: each conversation takes the
 backend of its pool that has the fewest calls of this process under way, among those that are healthy.
@@ -13,6 +13,7 @@ from prorl_mq.schema.ids import pool_ref
 from prorl_mq.store.pools import BackendInfo, SharedState
 from workers.agent.hermes import Message
 from workers.agent.loading import pool_renderer
+from workers.handler import NoModels, OtherModel
 from workers.inference.policy import StickyPolicy
 from workers.inference.run_clock import RunClock
 from workers.inference.watching import CallWatch
@@ -43,7 +44,14 @@ class PoolModels:
         )
         return renderer.parse(completion.ids).text
 
-    def _of(self, work: Work, pool: str) -> StickyPolicy:
+    async def model(self, work: Work, pool: str, clock: RunClock) -> OtherModel:
+        """The model of a pool of the job's own tenant, for a rollout whose clock stands while no backend is there."""
+        named = full_name(work.spec.pool, pool)
+        if named.partition(":")[0] != work.spec.pool.partition(":")[0]:
+            raise NoModels(f"pool {pool!r} is another tenant's: a rollout asks those of its own")
+        return OtherModel(self._of(work, named, clock), await pool_renderer(named))
+
+    def _of(self, work: Work, pool: str, clock: RunClock | None = None) -> StickyPolicy:
         """A policy for one conversation: its requests have ids that no other has."""
         self._conversations += 1
         return StickyPolicy(
@@ -51,7 +59,7 @@ class PoolModels:
             token=work.held.token,
             assigner=SharedAssigner(self._pools, asking(work, pool)),
             clients=self._pools.calls.of(pool),
-            clock=RunClock(),
+            clock=clock or RunClock(),
             watch=self._watch,
         )
 

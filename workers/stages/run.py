@@ -27,7 +27,7 @@ from workers.egress.opening import way_out
 from workers.handler import Handler, Ran, SandboxLost, lost_with_egress, with_egress
 from workers.inference.run_clock import RunClock, Stalled
 from workers.stages import failures
-from workers.stages.contexts import MakePolicy, RunContext
+from workers.stages.contexts import MakePolicy, Models, RunContext
 from workers.stages.copied import copied
 from workers.stages.job_log import JobLog, Send
 from workers.stages.registry import Registry
@@ -60,6 +60,7 @@ class RunStage:
         node: str,
         logs: Send | None = None,
         copies: Copies | None = None,
+        models: Models | None = None,
     ) -> None:
         self._registry = registry
         self._provider = provider
@@ -69,6 +70,7 @@ class RunStage:
         self._logs = logs
         self._archives = CheckpointArchives(store)
         self._copies = copies
+        self._models = models
 
     async def perform(self, work: Work) -> Move:
         before = carried(work)
@@ -188,7 +190,7 @@ class RunStage:
         before the policy spoke: nothing of that was its time.
         """
         clock = RunClock(work.spec.limits.run_ms / 1000)
-        context = RunContext(work, before.handler, box, self._policy, clock, log)
+        context = RunContext(work, before.handler, box, self._policy, clock, log, self._models)
         limit: asyncio.Timeout | None = None
         try:
             async with (

@@ -126,6 +126,7 @@ async def _by_harness(
         sample=_sample(context),
         deadline=context.clock,
         interceptor=interceptor,
+        others={name: await context.model(pool) for name, pool in row.policies.items()},
     )
     return result.trajectory, None
 

@@ -35,6 +35,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     carried: Sequence[CarriedPath] = ()
     separate: bool = False
     agent: str | None = None  # a harness that runs inside the sandbox, in place of the loop of ours
+    policies: Mapping[str, str] = {}  # model names of the harness → pools: these models are asked and not trained
     tools: bool | Sequence[str] = True
     system: str | None = None  # replaces the family's own system message
 

@@ -47,6 +47,7 @@ class SweTask(msgspec.Struct, frozen=True, kw_only=True):
     image: str | None = None  # SWE-bench's newer rows
     workdir: str = WORKDIR
     agent: str | None = None  # a harness that runs inside the sandbox, in place of the loop of ours
+    policies: Mapping[str, str] = {}  # model names of the harness → pools: these models are asked and not trained
     tools: bool | Sequence[str] = True
     system: str | None = None  # replaces the family's own system message
     allow_tests: bool = False  # whether changes of tests are part of the patch

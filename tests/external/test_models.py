@@ -1,0 +1,99 @@
+"""A harness asks models of other pools by name: each is sampled by its own, recorded, and not trained."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.trajectory import check
+from tests.agent.chat import ScriptedPolicy, tooled
+from tests.external.conftest import HELLO, Attempt, attempt
+from workers.agent.result import LoopEnd
+from workers.handler import OtherModel
+from workers.inference.protocol import InferenceError
+
+pytestmark = pytest.mark.anyio
+CHAT = "/v1/chat/completions"
+DONE = LoopEnd(reason="finish")
+
+
+@pytest.fixture
+def door() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+class Lost:
+    """A model of a pool that fails."""
+
+    async def generate(self, *_: Any, **__: Any) -> Any:
+        raise InferenceError("no backend of the critic's answers")
+
+
+def critic(*texts: str) -> OtherModel:
+    renderer = tooled()
+    return OtherModel(ScriptedPolicy(renderer, list(texts)), renderer)
+
+
+async def asked(made: Attempt, client: httpx.AsyncClient, model: str, *messages: Any) -> httpx.Response:
+    return await client.post(CHAT, json={"model": model, "messages": list(messages)}, headers=made.headers)
+
+
+def said(answer: httpx.Response) -> Any:
+    return answer.json()["choices"][0]["message"]
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_each_model_is_sampled_by_its_own_pool_and_one_is_trained(door: Path, declared: bool) -> None:
+    """The control: a name that nobody has declared is the policy's."""
+    other = critic("No.", "Yes.")
+    others = {"critic": other} if declared else {}
+    async with attempt(door, ["One.", "Two.", "Three.", "Four."], others=others) as (made, client):
+        first = said(await asked(made, client, "policy", HELLO))
+        judged = said(await asked(made, client, "critic", {"role": "user", "content": first["content"]}))
+        assert judged["content"] == ("No." if declared else "Two.")
+        more = {"role": "user", "content": judged["content"]}
+        second = said(await asked(made, client, "policy", HELLO, first, more))
+        again = await asked(made, client, "critic", {"role": "user", "content": first["content"]}, judged, HELLO)
+        assert said(again)["content"] == ("Yes." if declared else "Four.")
+        listed = (await client.get("/v1/models", headers=made.headers)).json()["data"]
+        found = await made.recording.trajectory(DONE)
+    assert found is not None
+    check(found)
+    assert [each["id"] for each in listed] == ["policy", *others]
+    if not declared:
+        assert {turn.model for turn in found.turns} == {""}
+        return
+    assert [(turn.model, turn.left_out, turn.content) for turn in found.turns] == [
+        ("", "", first["content"]), ("", "", second["content"]),
+        ("critic", "side", "No."), ("critic", "side", "Yes."),
+    ]  # fmt: skip
+    assert [any(segment.loss_mask) for segment in found.segments] == [True, False]
+    policy: Any = other.policy
+    assert list(found.segments[1].prompt_ids) == policy.prompts[0]
+    ids = [*found.segments[1].prompt_ids, *found.segments[1].response_ids]
+    assert ids[: len(policy.prompts[1])] == policy.prompts[1], "its conversation continues, too"
+    assert len(made.policy.prompts) == 2, "the policy was asked for its own alone"
+
+
+async def test_a_model_that_cannot_be_asked_fails_the_attempt(door: Path) -> None:
+    others = {"critic": OtherModel(Lost(), tooled())}
+    async with attempt(door, ["One."], others=others) as (made, client):
+        assert (await asked(made, client, "critic", HELLO)).status_code == 503
+        assert made.recording.over.is_set()
+        assert isinstance(made.recording.failure, InferenceError)
+
+
+async def test_each_model_has_the_limits_for_itself_and_ends_the_rollout_at_them(door: Path) -> None:
+    async with attempt(door, ["One."], Sampling(max_turns=1), others={"critic": critic("No.", "No.")}) as (
+        made,
+        client,
+    ):
+        assert (await asked(made, client, "policy", HELLO)).status_code == 200
+        assert (await asked(made, client, "critic", HELLO)).status_code == 200
+        assert (await asked(made, client, "critic", HELLO, HELLO)).status_code == 403
+        assert made.recording.stop == LoopEnd(reason="max_turns", truncated_by="turns")
