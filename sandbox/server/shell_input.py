@@ -86,7 +86,8 @@ def offer(fd: int, data: bytes) -> bytes:
 
 # The terminal is opened once: as the copy of standard error that bash saves while it is closed, which programs do not
 # inherit. `__prorl_done` answers once for each nonce, opens the terminal again should a command have closed it, and
-# hides prompts that the command has set, such as a virtual environment's.
+# hides prompts that the command has set, such as a virtual environment's. It returns the command's exit code, in front
+# of `&&` and without output: what an ERR trap would say of it might come into the next answer.
 SET_UP = (
     "PS1= PS2= PS0= PROMPT_COMMAND=; set +o history +H; { exec FD<&10; } 2>&-; __prorl_said=; "
     '__prorl_done() { local s=$?; if [[ $1 != "$__prorl_said" ]]; then __prorl_said=$1; '
@@ -98,14 +99,14 @@ SET_UP = (
 
 def command_line(command: str, nonce: bytes) -> bytes:
     text = command.replace("\0", "").encode("utf-8", "surrogateescape").replace(b"'", b"'\\''")
-    return b"eval '" + text + b"' <&%d; { __prorl_done %s; } 2>&-\n" % (TERMINAL_FD, nonce)
+    return b"eval '" + text + b"' <&%d; { __prorl_done %s && \\builtin true; } >&- 2>&-\n" % (TERMINAL_FD, nonce)
 
 
 def done_line(nonce: bytes) -> bytes:
     """For a command that has ended its whole line, as an interrupted one does. The empty line before it ends what is
     left of such a line.
     """
-    return b"\n{ __prorl_done %s; } 2>&-\n" % nonce
+    return b"\n{ __prorl_done %s && \\builtin true; } >&- 2>&-\n" % nonce
 
 
 def mark(nonce: bytes) -> bytes:

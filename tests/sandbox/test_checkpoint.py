@@ -93,6 +93,20 @@ async def test_a_shell_in_posix_mode_is_restored(create: Create) -> None:
 
 
 @one_kind
+async def test_an_err_trap_hears_nothing_of_what_the_server_says_to_the_shell(create: Create) -> None:
+    """Behind each command, and at each look: its exit code is kept without a failure. The second command is heard of
+    twice by itself, as any is that fails within an `eval`.
+    """
+    box = await create()
+    await box.bash("trap 'echo error >>heard' ERR; (exit 3)")
+    await box.mark()
+    assert await said(box, "echo $?") == "3\n"
+    await box.bash("(exit 4)")
+    await box.save()
+    assert await said(box, "echo $?; cat heard") == "4\nerror\nerror\nerror\n"
+
+
+@one_kind
 async def test_a_look_at_the_shell_changes_nothing_in_it(create: Create) -> None:
     box = await create()
     await box.bash("trap 'echo error' ERR; set -o history; echo x >y; (exit 3)")

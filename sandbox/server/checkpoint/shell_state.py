@@ -34,8 +34,8 @@ DEBUG_TRAP = re.compile(r"' DEBUG$", re.MULTILINE)  # not `trap -- - DEBUG`, whi
 
 
 # `__prorl_state` says all of the shell's state but its traps, which a function does not see, with as few writes as can
-# be. Its arguments are a nonce, an exit code to keep, and the shell's own arguments. With one it returns that code:
-# there is no output meanwhile, for an ERR trap hears of it.
+# be. Its arguments are a nonce, an exit code to keep, and the shell's own arguments. With one it returns that code, in
+# front of `&&`, so that no ERR trap hears of it.
 STATE = (
     "__prorl_kept=$?; __prorl_state() { case $#:$- in 1:*e*) return 0;; 1:*) return $1;; esac; __prorl_kept=$2; { "
     'builtin printf \'%q\\n\' "$1" "${DIRSTACK[@]}" "$1" "${@:3}" "$1"; '
@@ -46,7 +46,7 @@ STATE = (
     )
     + " builtin printf '\\n%s functions\\n' \"$1\"; builtin declare -f; builtin printf '\\n%s traps\\n' \"$1\"; "
     "} >&0 2>/dev/null || builtin true; }; readonly -f __prorl_state; "
-    '{ __prorl_state "$__prorl_kept"; } >&- 2>&-\n'
+    '{ __prorl_state "$__prorl_kept" && \\builtin true; } >&- 2>&-\n'
 )
 
 # The shell's directory may be covered by a mount: it goes to what has that path now, and forgets that it went.
@@ -54,7 +54,7 @@ STAND = (
     "{ __prorl_kept=$?; case ${OLDPWD+is} in "
     'is) __prorl_said=$OLDPWD; \\builtin cd -- "${DIRSTACK[0]}" || \\builtin true; OLDPWD=$__prorl_said;; '
     '*) \\builtin cd -- "${DIRSTACK[0]}" || \\builtin true; \\builtin unset OLDPWD; \\builtin export OLDPWD;; esac; '
-    '__prorl_state "$__prorl_kept"; } >&- 2>&-\n'
+    '__prorl_state "$__prorl_kept" && \\builtin true; } >&- 2>&-\n'
 )
 
 
@@ -68,7 +68,8 @@ def look_at_shell(shell: Shell) -> dict[str, Any]:
         shell.taught = shell.pid
     nonce = os.urandom(12).hex()
     said = shell.tell(
-        f'{{ __prorl_state {nonce} "$?" "$@"; \\builtin trap -p >&0; __prorl_state "$__prorl_kept"; }} >&- 2>&-\n',
+        f'{{ __prorl_state {nonce} "$?" "$@"; \\builtin trap -p >&0; '
+        '__prorl_state "$__prorl_kept" && \\builtin true; } >&- 2>&-\n',
         ours=True,
     )
     if said is None:
