@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
+from workers.syntax import parsed
+
 Check = Callable[[str, Mapping[str, Any]], bool]
 REFUSED: Final = {
     "propositional_logic": "its scorer gives everything for a premise that is repeated as the conclusion",
@@ -181,7 +183,7 @@ def _makes(answer: str, numbers: list[int], target: int) -> bool:
     used: list[int] = []
     written = answer.replace("×", "*").replace("÷", "/").replace("−", "-").removesuffix(f"= {target}")
     try:
-        value = _calculated(ast.parse(written.strip()[:400], mode="eval"), used)
+        value = _calculated(parsed(written.strip()[:400], mode="eval"), used)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return False
     return value == target and Counter(used) == Counter(numbers)

@@ -15,6 +15,7 @@ from workers.handlers.blame import Blamed, Raised, ScorerReply, blaming, reply_o
 from workers.handlers.clocks import AskTime, EvalClock
 from workers.handlers.forks import Forks, ScorerFailed
 from workers.handlers.rows import BadRow
+from workers.syntax import parsed
 
 EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})  # by eval()
 ALGEBRAIC = frozenset(
@@ -71,7 +72,7 @@ def check_answer(name: str, answer: str) -> None:
     """Raises `ScoringFailed` for an answer that a scorer would run as a program rather than read as a value."""
     if name in EVALUATED:
         try:
-            tree = ast.parse(answer.strip(" \t"), mode="eval")
+            tree = parsed(answer.strip(" \t"), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return  # cannot be evaluated: the scorer reads it as text
         if not all(isinstance(node, _VALUES) for node in ast.walk(tree)):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workers.agent.calls import Call, CallFormat, Piece, bad, from_object, made
+from workers.syntax import parsed
 
 PYTHON_TAG = "<|python_tag|>"
 _EXAMPLE = '{"name": "tool", "parameters": {"parameter": "value"}}'
@@ -74,13 +75,13 @@ def read_list(source: str) -> list[Call]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes such as "\d"
-            parsed = ast.parse(source, mode="eval").body
+            listed = parsed(source, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         return [bad(source, f"a list of tool calls is Python, and this is not ({error}). Write {_PYTHON_EXAMPLE}")]
-    if not isinstance(parsed, ast.List) or not parsed.elts:
+    if not isinstance(listed, ast.List) or not listed.elts:
         return [bad(source, f"tool calls are a list. Write {_PYTHON_EXAMPLE}")]
     lines = [line.encode("utf-8", "replace") for line in _LINE.findall(source)]
-    return [_one(element, _segment(lines, element)) for element in parsed.elts]
+    return [_one(element, _segment(lines, element)) for element in listed.elts]
 
 
 def _segment(lines: Sequence[bytes], node: ast.expr) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from workers.handlers.swe.styles import Style, module_of
+from workers.syntax import parsed
 
 _WORDS = (
     "again", "basic", "copy", "default", "empty", "error", "extra", "inner", "large", "missing", "mixed", "multiple",
@@ -58,7 +59,7 @@ def _names(words: Sequence[str], chance: random.Random) -> Iterator[str]:
 def _globals(text: str) -> list[str]:
     """Names that the file imports or defines, and every run of it has."""
     try:
-        body = ast.parse(text).body
+        body = parsed(text).body
     except (SyntaxError, ValueError, RecursionError):
         return []
     found: list[str] = []

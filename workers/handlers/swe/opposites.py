@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from workers.syntax import parsed
+
 _NOT_PLAIN = re.compile(r"xfail|expectedfailure|raises|skip", re.IGNORECASE)  # in a decorator
 _EQUAL = re.compile(r"^assert(?:(?:List|Dict|Tuple|Set|Sequence|MultiLine)?Equals?|HTMLEqual|JSONEqual)$")
 _RAISES = re.compile(r"^(?:raises|assertRaises|assertRaisesMessage)$")
@@ -43,7 +45,7 @@ class Opposed(NamedTuple):
 def opposed(text: str, wanted: Callable[[Sequence[str]], bool], chance: random.Random) -> Opposed:
     """A file of tests with every wanted one turned that can be. `wanted` is asked with `("TestClass", "test_name")`."""
     try:
-        tree = ast.parse(text)
+        tree = parsed(text)
     except (SyntaxError, ValueError, RecursionError):
         return Opposed(text, ())
     edits, turned = [], []
