@@ -69,15 +69,28 @@ def read(path: Path) -> Place:
 
 
 def _kept(file: Path) -> str:
-    """A copy of a file, which only this process can open. A copy that may still be in use is left."""
+    """A copy of a file, which only this process can open; the file, under a limit on the size of files.
+
+    A copy that may still be in use is left.
+    """
     content, copies = file.read_bytes(), _KEPT.setdefault(file, [])
     if not copies or copies[-1][0] != content:
         memory = os.memfd_create(file.name)
-        os.write(memory, content)
+        if not _written(memory, content):
+            os.close(memory)
+            return str(file)
         copies.append((content, memory))
         if len(copies) > 2:  # the one before may be about to be read
             os.close(copies.pop(0)[1])
     return f"/proc/self/fd/{copies[-1][1]}"
+
+
+def _written(memory: int, content: bytes) -> bool:
+    """True where it took all of it. RLIMIT_FSIZE holds for memory too, and cuts what crosses it."""
+    try:
+        return os.write(memory, content) == len(content)
+    except OSError:
+        return False
 
 
 def known(path: Path) -> Place:

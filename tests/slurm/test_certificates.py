@@ -3,6 +3,8 @@
 import argparse
 import asyncio
 import contextlib
+import os
+import resource
 import socket
 import ssl
 import subprocess
@@ -112,6 +114,27 @@ async def test_new_connections_need_no_shared_storage(
         else:
             with pytest.raises((ConnectionError, OSError)):
                 await pinged(there / "worker.json")
+
+
+@pytest.mark.parametrize("limit", [0, 100])
+@pytest.mark.parametrize("guarded", [True, False])
+def test_where_files_may_not_grow_the_file_itself_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, guarded: bool
+) -> None:
+    """RLIMIT_FSIZE, which a batch system may set, holds for memory too. The control writes as if it did not."""
+    if not guarded:
+        monkeypatch.setattr(rendezvous, "_written", lambda memory, content: os.write(memory, content) >= 0)
+    (tmp_path / "client.pem").write_bytes(content := b"key" * 100)
+    rendezvous.publish(tmp_path / "place.json", rendezvous.Place(url="rediss://host:1", client="client.pem"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        client = rendezvous.read(tmp_path / "place.json").client
+    except OSError:
+        client = None
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (client is not None and Path(client).read_bytes() == content) == guarded
 
 
 def shown(host: str, port: int, place: rendezvous.Place) -> str:
