@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sandbox.remote.provider import RemoteProvider
-from tests.remote.machine import Machine, Network, network, serving
+from tests.remote.machine import Machine, serving
+from tests.support.network import Network, network
 from tests.support.world import World
 
 

@@ -1,4 +1,4 @@
-"""A sandbox server of real sandboxes, and a network before it that loses connections."""
+"""A sandbox server of real sandboxes."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,6 @@ from sandbox.serving.routes import SandboxRoutes
 from sandbox.serving.served import ServedSandboxes
 
 TENANTS = {"one": "token-of-the-first-0", "two": "token-of-the-second-0"}
-CHUNK = 1 << 16
 
 
 def token_file(directory: Path, name: str = "one", token: str = "") -> Path:
@@ -67,73 +66,3 @@ async def serving(machine: Machine) -> AsyncIterator[Machine]:
         await machine.served.aclose()
         await sweep(machine.state_dir, lambda _: False)
         await machine.provider.aclose()
-
-
-class Network:
-    """A proxy. `cut` breaks every connection, `away` lets none through, `loses` keeps one request's answer back."""
-
-    def __init__(self, target: str) -> None:
-        host, _, port = target.removeprefix("http://").partition(":")
-        self._target = (host, int(port))
-        self._writers: set[asyncio.StreamWriter] = set()
-        self.away = False
-        self.loses = b""  # a request that has this gets no answer, once
-        self.lost = asyncio.Event()
-        self.refused = asyncio.Event()
-        self.address = ""
-
-    def cut(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.away:
-            self.refused.set()
-            writer.transport.abort()
-            return
-        try:
-            upstream, downstream = await asyncio.open_connection(*self._target)
-        except OSError:
-            writer.transport.abort()
-            return
-        self._writers |= {writer, downstream}
-        there = asyncio.create_task(self._pass(reader, downstream, watch=True))
-        back = asyncio.create_task(self._pass(upstream, writer, watch=False))
-        await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
-        for end in (writer, downstream):
-            end.close()
-            self._writers.discard(end)
-        await asyncio.wait({there, back})
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, watch: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(CHUNK):
-                writer.write(data)
-                await writer.drain()
-                if watch and self.loses and self.loses in data:
-                    self.loses = b""
-                    await self.lost.wait()  # the test says when the server has done its work
-                    return
-
-
-@contextlib.asynccontextmanager
-async def network(target: str) -> AsyncIterator[Network]:
-    proxy = Network(target)
-    tasks: set[asyncio.Task[None]] = set()
-
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(proxy.connected(reader, writer))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    proxy.address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
-        yield proxy
-    finally:
-        server.close()
-        proxy.cut()
-        proxy.lost.set()
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

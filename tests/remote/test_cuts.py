@@ -11,7 +11,8 @@ from sandbox.protocol import Sandbox, SandboxSpec
 from sandbox.remote import provider as provider_module
 from sandbox.remote.box import RemoteDial
 from sandbox.remote.provider import RemoteProvider
-from tests.remote.machine import Machine, Network
+from tests.remote.machine import Machine
+from tests.support.network import Network
 
 pytestmark = pytest.mark.anyio
 SPEC = SandboxSpec(owner="job test a b c")

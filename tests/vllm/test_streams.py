@@ -1,13 +1,12 @@
 """Turns whose tokens are streamed: what a real vLLM streams is what it answers, and a cut turn is the uncut one."""
 
-import asyncio
 import os
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from workers.inference.arrived import Arrived, CallTokens
+from tests.support.network import network
+from workers.inference.arrived import Arrived
 from workers.inference.assignment import FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
@@ -20,40 +19,28 @@ TOKENS = 400
 
 
 @pytest.mark.parametrize("protocol", [WireProtocol.VLLM_GENERATE, WireProtocol.COMPLETIONS])
-async def test_a_cut_turn_is_the_uncut_one(
-    clients: InferenceClients, vllm: Probed, protocol: WireProtocol, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cut_turn_is_the_uncut_one(clients: InferenceClients, vllm: Probed, protocol: WireProtocol) -> None:
     """At temperature 0, where both are one sequence. Log-probabilities of the rest come of another prefill."""
-    endpoint = replace(vllm.info, protocol=protocol)
-    policy = StickyPolicy(
-        job_id=f"s-{protocol}-{os.getpid()}", token="1", assigner=FixedAssigner(endpoint), clients=clients
-    )
+    async with network(vllm.info.address) as between:
+        policy = StickyPolicy(
+            job_id=f"s-{protocol}-{os.getpid()}",
+            token="1",
+            assigner=FixedAssigner(replace(vllm.info, protocol=protocol, address=between.address)),
+            clients=clients,
+        )
 
-    def turn(**about: Any) -> "asyncio.Task[Completion]":
-        given = {"max_tokens": TOKENS, "temperature": 0.0, **about}
-        return asyncio.ensure_future(policy.generate(PROMPT, **given))
+        async def turn(arrived: Arrived | None = None) -> Completion:
+            return await policy.generate(PROMPT, max_tokens=TOKENS, temperature=0.0, arrived=arrived)
 
-    whole, reasons = await turn(), list[str]()
-    streaming = Arrived()
-    streaming.unable = reasons.append
-    streamed = await turn(arrived=streaming)
-    assert (streamed.ids, streamed.finish_reason) == (whole.ids, whole.finish_reason)
-    assert streamed.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
-    assert reasons == []
-    add = CallTokens.add
-
-    def add_and_cut(call: CallTokens, *about: Any) -> None:
-        """The cut is where a quarter has arrived, however busy this process is."""
-        add(call, *about)
-        if len(call.ids) >= len(whole.ids) // 4:
-            monkeypatch.undo()
-            clients.transport.give_up(endpoint.address, "the test cuts it")
-
-    for _ in range(10):
-        monkeypatch.setattr(CallTokens, "add", add_and_cut)
-        answer = await turn(arrived=Arrived())
-        if policy.resumes:  # else all of it arrived in one piece: this process was too busy to read
-            break
+        whole, reasons = await turn(), list[str]()
+        streaming, before = Arrived(), between.answered
+        streaming.unable = reasons.append
+        streamed = await turn(streaming)
+        assert (streamed.ids, streamed.finish_reason) == (whole.ids, whole.finish_reason)
+        assert streamed.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
+        assert reasons == []
+        between.ends_after = (between.answered - before) // 2
+        answer = await turn(Arrived())
     assert policy.resumes == 1
     assert (answer.ids, answer.finish_reason) == (whole.ids, whole.finish_reason)
     assert answer.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
