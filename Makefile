@@ -21,6 +21,8 @@ NODES ?= 4
 CPUS ?= 8
 SLURM_ROOT ?= /tmp/prorl-slurm-$(shell id -u)
 TYPED := prorl_mq workers api sandbox slurm
+DERIVED := tests/meta/test_configuration.py::test_the_page_is_current tests/meta/test_site.py::test_a_generated_page_is_current \
+  tests/client/test_declaration.py tests/api/test_openapi.py::test_the_interface_is_the_one_on_record
 CACHES := .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage dist
 MODEL := $(STATE)/models/smollm2-135m-instruct
 
@@ -158,7 +160,7 @@ test-slurm: slurm sandbox-tools  ## the tests of everything about Slurm, on a re
 test-compat: setup sandbox-tools  ## the routes of ProRL Agent's first release, and a trainer that knows only these
 	$(PY) -m pytest -q tests/compat
 
-check: setup  ## style, types, layers, Lua, and gates: counts that may only fall (ops/gates/allowed.toml)
+check: setup  ## style, types, layers, Lua, generated files, and gates: counts that may only fall (ops/gates/allowed.toml)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports
@@ -166,6 +168,7 @@ check: setup  ## style, types, layers, Lua, and gates: counts that may only fall
 	@{ $(VENV)/bin/mypy -p tests || true; } | $(PY) -m ops.gates --types
 	$(VENV)/bin/basedpyright
 	$(PY) -m ops.gates
+	$(PY) -m pytest -q -n 0 $(DERIVED)
 	@if command -v luacheck >/dev/null; then \
 	  dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	  $(PY) -m prorl_mq.store.scripts --dump "$$dir"; \
@@ -178,6 +181,10 @@ check: setup  ## style, types, layers, Lua, and gates: counts that may only fall
 docs-reference: setup  ## configuration.md, cli.md and http.md of docs/reference, from the declarations
 	$(PY) -m ops.configuration docs/reference/configuration.md
 	$(PY) -m ops.reference_pages docs/reference
+
+generated: docs-reference  ## everything that is made from declarations: those pages, the synchronous client, the interface on record
+	$(PY) -m prorl_mq.client.generate
+	$(PY) -m tests.api.interface
 
 docs: setup  ## the documentation as a site, in STATE/docs/site; a link that leads nowhere fails (a download of 15 MB)
 	@ops/docs.sh $(STATE)/docs $(PY)
