@@ -6,6 +6,7 @@ what parses elsewhere in the process is why it tries again.
 """
 
 import ast
+import contextlib
 import threading
 from typing import Any, Final, Literal
 
@@ -15,11 +16,8 @@ _one_at_a_time = threading.Lock()
 
 def parsed(text: str, mode: Literal["exec", "eval"] = "exec") -> Any:
     """As `ast.parse`, and raises as that does."""
-    for left in reversed(range(TRIES)):
-        try:
-            with _one_at_a_time:
-                return ast.parse(text, mode=mode)
-        except SystemError:
-            if not left:
-                raise
-    raise AssertionError
+    for _ in range(TRIES - 1):
+        with contextlib.suppress(SystemError), _one_at_a_time:
+            return ast.parse(text, mode=mode)
+    with _one_at_a_time:
+        return ast.parse(text, mode=mode)

@@ -23,14 +23,25 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     def jobs_of(self, tenant: str) -> int:
         return sum(jobs for run, jobs in self.jobs.items() if tenant_of(run) == tenant)
 
-    def bytes_of(self, tenant: str) -> int:
-        """Of the runs that were asked for."""
-        return sum(held for run, held in self.bytes.items() if tenant_of(run) == tenant)
+    def full(self, book: Book) -> dict[TenantId, int]:
+        """The tenants that hold more than they may, each with its bytes: those of the runs that were asked for."""
+        bounds = _bounded(book)
+        held = dict.fromkeys(bounds, 0)
+        for run, size in self.bytes.items():
+            if (tenant := tenant_of(run)) in held:
+                held[tenant] += size
+        return {tenant: size for tenant, size in held.items() if size > bounds[tenant]}
 
     def unknown(self, book: Book) -> list[RunRef]:
         """The other runs of tenants whose bytes have a bound, with groups that count."""
-        bounded = {tenant for tenant, settings in book.tenants.items() if settings.max_unacked_bytes is not None}
+        bounded = _bounded(book)
         return [run for run in self.groups if tenant_of(run) in bounded and run not in self.bytes]
+
+
+def _bounded(book: Book) -> dict[TenantId, int]:
+    """The bound of each tenant whose bytes have one."""
+    bounds = {tenant: settings.max_unacked_bytes for tenant, settings in book.tenants.items()}
+    return {tenant: most for tenant, most in bounds.items() if most is not None}
 
 
 def allowed(book: Book, usage: Usage) -> Quotas:
@@ -38,6 +49,7 @@ def allowed(book: Book, usage: Usage) -> Quotas:
     most: dict[Path, int] = {}
     left: dict[Path, int] = {}
     groups: dict[Path, int] = {}
+    full = usage.full(book)
     for run, held in usage.bytes.items():
         tenant, name = run.split(":")
         settings, jobs = book.run(run), book.tenant(TenantId(tenant)).max_jobs
@@ -45,18 +57,13 @@ def allowed(book: Book, usage: Usage) -> Quotas:
             most[tenant,], left[tenant,] = jobs, jobs - usage.jobs_of(tenant)
         if settings.max_jobs is not None:
             most[tenant, name], left[tenant, name] = settings.max_jobs, settings.max_jobs - usage.jobs.get(run, 0)
-        if held > memory.unacked_limit(settings, usage.memory) or _full(book, usage, tenant):
+        if held > memory.unacked_limit(settings, usage.memory) or tenant in full:
             groups[tenant, name] = 0
         elif settings.max_unacked_groups is not None:
             groups[tenant, name] = settings.max_unacked_groups - usage.groups.get(run, 0)
     room = memory.room(usage.memory, memory.expected(usage.jobs, usage.sizes))
     sizes = {tuple(run.split(":")): usage.sizes.get(run, memory.FIRST_BYTES) for run in usage.bytes}
     return Quotas(most=most, jobs=left, groups=groups, room=room, sizes=sizes)
-
-
-def _full(book: Book, usage: Usage, tenant: str) -> bool:
-    most = book.tenant(TenantId(tenant)).max_unacked_bytes
-    return most is not None and usage.bytes_of(tenant) > most
 
 
 def why_held(book: Book, usage: Usage, quotas: Quotas, run: RunRef, group: Wanted) -> str | None:
@@ -85,8 +92,9 @@ def _why_unacknowledged(book: Book, usage: Usage, run: RunRef) -> str:
         return (
             f"{held} bytes of results are not acknowledged: acknowledge them, or raise max_unacked_bytes ({most_bytes})"
         )
-    if _full(book, usage, tenant := tenant_of(run)):
-        return why_tenant_full(usage.bytes_of(tenant), book.tenant(TenantId(tenant)).max_unacked_bytes)
+    tenant = tenant_of(run)
+    if (of_tenant := usage.full(book).get(tenant)) is not None:
+        return why_tenant_full(of_tenant, book.tenant(tenant).max_unacked_bytes)
     used, most = usage.groups.get(run, 0), settings.max_unacked_groups
     return (
         f"{used} of at most {most} groups run or are not acknowledged: acknowledge results, or raise max_unacked_groups"

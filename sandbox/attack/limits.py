@@ -50,9 +50,8 @@ SOFT: Final = (
 )
 
 
-def held_by_groups(program: str) -> bool:
+def held_by(groups: cgroup.ControlGroups | None, program: str) -> bool:
     """True where control groups hold what an attack takes."""
-    groups = cgroup.delegated()
     return groups is not None and (program != "starve" or "cpu" in groups.directories)
 
 

@@ -15,6 +15,7 @@ from sandbox.attack.catalogue import LIMITS, Attack, Control, attacks
 from sandbox.attack.surroundings import PROGRAM_S, Surroundings
 from sandbox.errors import SandboxError, SandboxOverrun, SandboxUnavailable
 from sandbox.isolators import apptainer, bubblewrap
+from sandbox.lifetime import cgroup
 from sandbox.protocol import Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 
 PLACE = "/tmp/attack.py"  # noqa: S108 - inside
@@ -69,7 +70,7 @@ class Attacker:
         for each in chosen:
             if each.control is Control.HOST:
                 control[each.name] = await asyncio.to_thread(self._on_host, each)
-        greedy = [each for each in chosen if each.group == LIMITS]
+        greedy, groups = [each for each in chosen if each.group == LIMITS], cgroup.delegated()
         sealed |= await self._over_limits(greedy, limits.NARROW)
         control |= await self._over_limits([each for each in greedy if each.control is Control.WIDE], limits.WIDE)
         return [
@@ -77,7 +78,7 @@ class Attacker:
                 attack=each,
                 sealed=sealed[each.name],
                 control=control.get(each.name),
-                soft=each in greedy and not limits.held_by_groups(each.program),
+                soft=each.group == LIMITS and not limits.held_by(groups, each.program),
             )
             for each in chosen
         ]

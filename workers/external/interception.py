@@ -12,6 +12,7 @@ import msgspec
 
 from workers.external.forest import Forest, Node
 from workers.external.history import Said
+from workers.handler import Run
 
 NOT_RUN = "Not run: another call of the same answer was refused."
 
@@ -48,6 +49,15 @@ class Interceptor(Protocol):
     async def result(self, call: ClientCall, text: str, /) -> str | End | None:
         """Asked of the result of each call when it is first brought. A text stands for it from then on."""
         ...
+
+
+class Interceptable:
+    """A task family whose third-party agents may be watched."""
+
+    def interceptor(self, context: Run) -> Interceptor | None:
+        """Sees the tool calls of one rollout; None: nobody does."""
+        del context
+        return None
 
 
 class Interception:

@@ -13,7 +13,7 @@ from workers.agent.loading import policy_renderer
 from workers.agent.loop import run_agent
 from workers.agent.tools import offered, select
 from workers.external.harness import harness, mount_of
-from workers.external.interception import Interceptor
+from workers.external.interception import Interceptable, Interceptor
 from workers.external.running import run_external
 from workers.handler import Eval, Init, Prepared, Ran, Run, SandboxLost, Schema, Score
 from workers.handlers.clocks import EvalClock
@@ -30,7 +30,7 @@ OFFLINE = "There is no network."
 ONLINE = "Of the network you reach {hosts}, over https and through the proxy that HTTPS_PROXY names."
 
 
-class Harbor:
+class Harbor(Interceptable):
     """Tasks in Harbor's format, which Terminal-Bench 2 has, as `python -m workers.handlers.harbor rows` writes them."""
 
     data_sources: Sequence[str] = ("harbor",)
@@ -73,11 +73,6 @@ class Harbor:
         if row.agent is None:
             return await _by_loop(context, row, sandbox)
         return await _by_harness(context, row, row.agent, sandbox, self.interceptor(context))
-
-    def interceptor(self, context: Run) -> Interceptor | None:
-        """Sees the tool calls of a third-party agent; None: nobody does."""
-        del context
-        return None
 
     async def eval(self, context: Eval) -> Score:
         row, hidden = row_of(context.job.payload), hidden_of(context.sealed)

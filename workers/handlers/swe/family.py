@@ -13,7 +13,7 @@ from workers.agent.loading import policy_renderer
 from workers.agent.loop import run_agent
 from workers.agent.tools import offered, select
 from workers.external.harness import harness, mount_of
-from workers.external.interception import Interceptor
+from workers.external.interception import Interceptable, Interceptor
 from workers.external.running import run_external
 from workers.handler import Eval, Init, Prepared, Ran, Run, SandboxLost, Schema, Score
 from workers.handlers.clocks import EvalClock
@@ -37,7 +37,7 @@ _ABOUT_THE_FIX = (
 )  # fmt: skip
 
 
-class SoftwareEngineering:
+class SoftwareEngineering(Interceptable):
     """Rows of SWE-bench, SWE-Gym, R2E-Gym and SWE-smith, with the columns that they are published with."""
 
     data_sources: Sequence[str] = ("swebench", "swe_gym", "r2e_gym", "swe_smith")
@@ -85,11 +85,6 @@ class SoftwareEngineering:
         if task.agent is None:
             return await _by_loop(context, task, sandbox)
         return await _by_harness(context, task, task.agent, sandbox, self.interceptor(context))
-
-    def interceptor(self, context: Run) -> Interceptor | None:
-        """Sees the tool calls of a third-party agent; None: nobody does."""
-        del context
-        return None
 
     async def eval(self, context: Eval) -> Score:
         row = whole(context.job.payload, context.sealed)

@@ -191,19 +191,11 @@ class Completions:
     async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling closes the connection, which aborts the request."""
         started = time.perf_counter()
-        headers = {"x-session-id": request.session_id}
         tokens = self._lossy.streamed(backend.address, request.arrived)
         stream = _Stream(backend.address, tokens) if tokens is not None else None
+        events = stream.event if stream is not None else None
         body = self._encode(backend, request, streams=stream is not None)
-        with self._lossy.counting(backend.address):
-            answer = await self._transport.post(
-                backend.address,
-                ROUTE,
-                body,
-                headers=headers,
-                answer_s=request.answer_s,
-                events=stream.event if stream is not None else None,
-            )
+        answer = await self._lossy.post(self._transport, backend.address, ROUTE, body, request, events)
         require_ok(backend.address, ROUTE, answer)
         seconds = time.perf_counter() - started
         if stream is None or tokens is None or answer.body:

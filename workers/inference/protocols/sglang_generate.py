@@ -163,17 +163,10 @@ class SglangGenerate:
         started, before = time.perf_counter(), self._told.get(backend.address)
         tokens = self._lossy.streamed(backend.address, request.arrived)
         stream = _Stream(backend.address, tokens, before) if tokens is not None else None
+        events = stream.event if stream is not None else None
         body = self._encode(backend, request, streams=stream is not None)
         try:
-            with self._lossy.counting(backend.address):
-                answer = await self._transport.post(
-                    backend.address,
-                    ROUTE,
-                    body,
-                    headers={"x-session-id": request.session_id},
-                    answer_s=request.answer_s,
-                    events=stream.event if stream is not None else None,
-                )
+            answer = await self._lossy.post(self._transport, backend.address, ROUTE, body, request, events)
         except asyncio.CancelledError:
             await self._aborter.abort(backend, request.request_id)
             raise

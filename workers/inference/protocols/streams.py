@@ -9,7 +9,10 @@ from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from workers.inference.arrived import CallTokens, TokensLost
+from workers.inference.connection import HttpAnswer
 from workers.inference.protocol import InferenceError, MalformedAnswer
+from workers.inference.request import GenerateRequest
+from workers.inference.transport import Heard, HttpTransport
 
 STREAM_INTERVAL: Final = 8  # tokens of an event, where a server can be asked: one each costs eight times the CPU
 COUNTS: Final = {"include_usage": True, "continuous_usage_stats": True}  # in each event, and at the end
@@ -31,6 +34,20 @@ class Lossy:
             return tokens
         tokens.unable = "leaves tokens out of its streams, or does not count them"
         return None
+
+    async def post(
+        self,
+        transport: HttpTransport,
+        address: str,
+        route: str,
+        body: bytes,
+        request: GenerateRequest,
+        events: Heard | None,
+    ) -> HttpAnswer:
+        """Sends a call whose answer may be a stream, of which `events` gets the data of each event."""
+        headers = {"x-session-id": request.session_id}
+        with self.counting(address):
+            return await transport.post(address, route, body, headers=headers, answer_s=request.answer_s, events=events)
 
     @contextmanager
     def counting(self, address: str) -> Iterator[None]:
