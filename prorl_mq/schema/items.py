@@ -205,6 +205,7 @@ class Advance(NamedTuple):
     eval_bytes: int = 0
     detail: str = ""  # for its time line
     family: str | None = None  # the job's: it continues on the lane of that where there is one
+    exported: str = ""  # the name of a file that `carry` names, too
 
 
 class Finish(NamedTuple):

@@ -64,7 +64,7 @@ async def found(queue: Queue, files: PayloadFiles | None) -> set[tuple[int, str]
     return {(each.number, each.key) for each in (await look(queue.store, still=True, files=files)).violations}
 
 
-@pytest.mark.parametrize("where", ["job", "record"])
+@pytest.mark.parametrize("where", ["job", "export", "record"])
 @pytest.mark.parametrize("fault", ["missing", "short"])
 async def test_fsck_names_a_file_that_is_missing_or_short(
     queue: Queue, files: PayloadFiles, where: str, fault: str
@@ -73,6 +73,8 @@ async def test_fsck_names_a_file_that_is_missing_or_short(
     file = await put(queue, held)
     held = await commit(queue, held, file)
     key = queue.keys.job(held.ref)
+    if where == "export":
+        await queue.command("HSET", key, "exported", str(file), "trajectory", "")
     if where == "record":
         await finish(queue, held, file)
         await queue.settle()

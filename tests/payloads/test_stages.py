@@ -15,7 +15,8 @@ from prorl_mq.store.payloads.files import PayloadFiles
 from prorl_mq.store.payloads.limits import REDIS_BYTES
 from prorl_mq.store.payloads.name import named_file
 from tests.chaos.handler import said, text_of
-from tests.payloads.conftest import TENANT, under
+from tests.payloads.conftest import TENANT, age, under
+from tests.payloads.test_collect import collected
 from tests.support.queue import Queue, spec
 from workers.handler import Handler, Ran, Score
 from workers.metrics import REGISTRY
@@ -43,11 +44,23 @@ class Says:
         return Score(reward=float(context.trajectory.turns[0].text == text_of(self.size, 0)))
 
 
-async def acted(queue: Queue, held: Held, size: int, *, name: str = "", attempts: int = 0) -> Any:
+class Exports(Says):
+    """An agent that leaves a lot to be scored."""
+
+    async def run(self, _context: Any) -> Ran:
+        return Ran(trajectory=None, export={"work": b"w" * self.size})
+
+    async def eval(self, context: Any) -> Score:
+        return Score(reward=float(context.export == {"work": b"w" * self.size}))
+
+
+async def acted(
+    queue: Queue, held: Held, size: int, *, name: str = "", attempts: int = 0, carry: bytes = b"", agent: Any = Says
+) -> Any:
     """The decision of a stage."""
-    registry = Registry([cast("Handler", Says(size))])
+    registry = Registry([cast("Handler", agent(size))])
     limits = Limits(max_attempts=3)
-    claim = Claim("claimed", held.token, attempts, carry=encode(Carried()), trajectory=name)
+    claim = Claim("claimed", held.token, attempts, carry=carry or encode(Carried()), trajectory=name)
     work = Work(held=held, claim=claim, spec=spec(limits=limits))
     if held.stage is Stage.EVAL:
         stage: RunStage | EvalStage = EvalStage(registry, None, queue.store)
@@ -74,6 +87,42 @@ async def test_run_writes_a_file_and_eval_reads_it(queue: Queue, files: PayloadF
     assert isinstance(ended, Finish)
     assert decode(ended.record, SampleRecord).reward == 1.0
     assert len(under(files.directory)) == 1
+
+
+async def test_a_large_export_is_a_file_that_its_job_names_until_it_is_scored(
+    queue: Queue, files: PayloadFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = await acted(queue, await queue.hold(Stage.RUN), 200_000, agent=Exports)
+    assert len(item.carry) < 1000
+    assert decode(item.carry, Carried).exported == item.exported
+    file = named_file(item.exported)
+    assert file is not None
+    await queue.store.advance([item])
+    [held] = await queue.take(Stage.EVAL)
+    age(files, file)
+    await collected(queue, files)
+    scored = await acted(queue, held, 200_000, carry=item.carry, agent=Exports)
+    assert decode(scored.record, SampleRecord).reward == 1.0
+    monkeypatch.setattr(reading.get, "__kwdefaults__", {"within_s": 0.1})
+    await queue.command("HDEL", queue.keys.job(held.ref), "exported")  # the control: what no job names is collected
+    await collected(queue, files)
+    failed = await acted(queue, held, 200_000, carry=item.carry, agent=Exports)
+    assert isinstance(failed, Fail)
+    assert "cannot be read: No such file or directory" in failed.detail
+
+
+@pytest.mark.parametrize(("size", "there"), [(1000, True), (200_000, False)])
+async def test_a_small_export_and_one_that_no_file_takes_stay_with_the_job(
+    queue: Queue, files: PayloadFiles, size: int, there: bool
+) -> None:
+    if not there:
+        files.directory.rmdir()
+    item = await acted(queue, await queue.hold(Stage.RUN), size, agent=Exports)
+    assert item.exported == ""
+    await queue.store.advance([item])
+    [held] = await queue.take(Stage.EVAL)
+    scored = await acted(queue, held, size, carry=item.carry, agent=Exports)
+    assert decode(scored.record, SampleRecord).reward == 1.0
 
 
 async def test_on_a_full_or_read_only_disk_run_keeps_it_in_redis_and_counts_it(

@@ -8,6 +8,7 @@ from typing import Any, Final, SupportsFloat
 import msgspec
 
 from prorl_mq.clock import monotonic
+from prorl_mq.errors import PayloadUnavailable
 from prorl_mq.schema.codec import decode, decode_any, encode_sendable, unpack_trajectory
 from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome
@@ -84,13 +85,21 @@ class EvalStage:
             work,
             self._provider,
             sealed=decode_any(work.sealed) if work.sealed else {},
-            export=before.handler,
+            export=await self._export(work, before),
             trajectory=await unpack_trajectory(blob) if blob else None,
             truncated=before.truncated_by is not None,
             agent_error=before.agent_error,
             repeated=before.crowded,
             models=self._models,
         )
+
+    async def _export(self, work: Work, before: Carried) -> Any:
+        if not before.exported:
+            return before.handler
+        data = await payloads.get(self._store, work.held.ref, before.exported)
+        if data is None:
+            raise PayloadUnavailable(f"{before.exported} is not the name of a file")
+        return decode_any(data)
 
     async def _check_staleness(self, work: Work, trajectory: Trajectory | None, in_run: int | None) -> None:
         """Raises `TooStale`."""

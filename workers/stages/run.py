@@ -15,6 +15,7 @@ from prorl_mq.schema.turns import Inherited
 from prorl_mq.store import jobs
 from prorl_mq.store.payloads import writing as payloads
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives
+from prorl_mq.store.payloads.limits import SMALL_BYTES
 from prorl_mq.store.payloads.writing import PayloadKind
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
@@ -220,14 +221,22 @@ class RunStage:
             told = f"the handler exported {len(carry) >> 20} MiB; {EXPORT_BYTES >> 20} MiB are allowed"
             raise ValueError(told) if trajectory is None else SandboxLost(told, trajectory)
         held, key = work.held, ""
-        if data:
+        size, exported = len(data) + len(carry), ""
+        if data or len(carry) > SMALL_BYTES:
             await work.hold()
+        if len(carry) > SMALL_BYTES:
+            exported = await payloads.put_file(self._store, held.ref, encode(after.handler))
+            metrics.stored(len(carry), in_file=bool(exported), fault=False)
+            if exported:
+                lighter = msgspec.structs.replace(after, handler=None, exported=exported, trajectory_bytes=len(data))
+                carry = packed(lighter)
+        if data:
             direct, kind = work.spec.direct, PayloadKind.TRAJECTORY
             stored = await payloads.put(self._store, held.ref, held.token, kind, data, direct=direct)
             metrics.stored(len(data), in_file=stored.in_file, fault=bool(stored.fault))
             key = stored.name
         family = work.spec.data_source
-        return Move(item=Advance(held, None, carry, key, len(data) + len(carry), family=family))
+        return Move(item=Advance(held, None, carry, key, size, family=family, exported=exported))
 
     async def _destroy(self, handle: SandboxHandle, box: Sandbox | None, over: JobLog | None) -> None:
         if over is not None:

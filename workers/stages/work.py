@@ -41,6 +41,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Data that travels with a job from stage to stage, beside its trajectory."""
 
     handler: Any = None  # INIT's carry, then RUN's export
+    exported: str = ""  # the name of the file that has RUN's export in its place
     sandbox: SandboxHandle | None = None
     seconds: Mapping[str, float] = {}
     agent_error: str | None = None

@@ -35,9 +35,10 @@ def of_record(facts: RecordFacts) -> Iterator[NamedPayload]:
 
 
 def of_job(facts: JobFacts) -> Iterator[NamedPayload]:
-    """The trajectory of a job that waits for EVAL or is in it, and the checkpoint of one that has a log of turns."""
+    """Files of a job that waits for EVAL or is in it, and the checkpoint of one that has a log of turns."""
     at_eval = facts.text("stage") == "eval" and facts.text("state") != "done"
-    for name, said in (("trajectory" if at_eval else "", "the job"), ("saved_in", "the checkpoint of the job")):
+    read = (("trajectory", "the job"), ("exported", "the export of the job")) if at_eval else ()
+    for name, said in (*read, ("saved_in", "the checkpoint of the job")):
         file = named_file(facts.text(name))
         if file is not None:
             yield NamedPayload(facts.key, f"{said} {facts.ref}", tenant_of(facts.ref), file)

@@ -10,7 +10,7 @@ from prorl_mq.store.streams import shared
 
 FIELDS: Final = (
     "state", "stage", "token", "entry", "stream", "owner", "claimed", "until", "deadline", "ending", "outcome",
-    "backend", "trajectory", "saved_in",
+    "backend", "trajectory", "exported", "saved_in",
 )  # fmt: skip
 JOB_FIELD: Final = b"j"
 

@@ -69,6 +69,7 @@ JOB: Final[dict[str, Field]] = {
         "bytes that a stage hands on", "advance confirm fail finish reap stop", "emptied when the job ends"
     ),
     "trajectory": _field("key of its blob, or the name of its file", "advance"),
+    "exported": _field("name of the file that has RUN's export; there is none where `carry` has it", "advance"),
     "bytes": _field(
         "integer; what waits for EVAL", "advance", "removed by fail where EVAL puts it aside, and where it is parked"
     ),

@@ -3,7 +3,7 @@
 -- KEYS: 3 of `park`, 1 stage stream, 2 leases, 3 events, 4 bytes waiting for EVAL, then per item: job, next stream,
 --       the one in front, heap, and the trajectory's blob where the item has one; last: lanes of task families
 -- ARGV: 1 packed {rules, parks, consumers, worker, stage, next, events_cap, lanes = {stream = name}, forgets,
---       items = {{ref, token, entry, held_ms, carry, trajectory, bytes, detail}}}, then bytes
+--       items = {{ref, token, entry, held_ms, carry, trajectory, bytes, detail, exported}}}, then bytes
 -- forgets: the log of turns, which nobody continues behind RUN
 -- Reply per item: advanced, or the fence's refusal
 --@include call
@@ -38,6 +38,7 @@ for place, item in ipairs(A.items) do
       call('PERSIST', blob)
       call('HSET', job, 'trajectory', trajectory)
     end
+    if item[9] ~= '' then call('HSET', job, 'exported', item[9]) end
     if bytes > 0 and not parked then
       call('HSET', job, 'bytes', bytes)
       call('INCRBY', KEYS[4], bytes)

@@ -54,7 +54,7 @@ Look: TypeAlias = Callable[[Reads, Sequence[str]], AsyncIterator[Texts]]
 
 
 async def _jobs(reads: Reads, keys: Sequence[str]) -> AsyncIterator[Texts]:
-    rows = await reads.read_many([("HMGET", key, "trajectory", "saved_in") for key in keys])
+    rows = await reads.read_many([("HMGET", key, "trajectory", "exported", "saved_in") for key in keys])
     yield [(key, text) for key, row in zip(keys, rows, strict=True) for text in row if text]
 
 

@@ -88,6 +88,14 @@ async def put_spare(store: Store, ref: JobRef, data: bytes) -> PayloadFile:
     return name
 
 
+async def put_file(store: Store, ref: JobRef, data: bytes) -> str:
+    """Stores bytes in a file that their job would hold else. Its name; empty where no file takes them."""
+    try:
+        return str(await put_spare(store, ref, data))
+    except (OSError, TimeoutError):
+        return ""
+
+
 async def _fault(files: PayloadFiles, error: Exception) -> str:
     """Why a file was not written, with the free space of a file system that answers."""
     if isinstance(error, TimeoutError):

@@ -77,7 +77,8 @@ class JobVerbs(Core):
                 in_file = named_file(item.trajectory) is not None
                 names.append(keys.blob(held.ref, held.token, "trajectory") if in_file else item.trajectory)
             carry, detail = raw.put(item.carry), _one_line(item.detail)
-            rows.append((held.ref, held.token, held.entry, held.ms, carry, item.trajectory, item.eval_bytes, detail))
+            facts = (item.trajectory, item.eval_bytes, detail, item.exported)
+            rows.append((held.ref, held.token, held.entry, held.ms, carry, *facts))
         names.append(keys.family_lanes)
         lanes = self.lane_names(streams)
         arguments = {**self._head(Verb.ADVANCE), "stage": first.stage, "next": after, "lanes": lanes, "items": rows}
