@@ -80,7 +80,7 @@ class JobVerbs(State):
 
     def _advance(self, call: Call) -> list[Any]:
         words, at, tokens, keys = [], 4, self._tokens_for(call), call.keys[PARKING:]
-        for ref, token, entry, _, _, trajectory, _, _ in call.about["items"]:
+        for ref, token, entry, _, _, trajectory, *_ in call.about["items"]:
             stream, front, at = keys[at + 1], keys[at + 2], at + (5 if trajectory else 4)
             job, refusal = self._commit(call, ref, token, entry, keys[0])
             if job is not None:
