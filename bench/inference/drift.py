@@ -67,7 +67,7 @@ class Rollout:
         for turn in range(self.turns):
             completion = await self._sample(record.context, turn)
             record.sample(completion)
-            record.prompt(record.continued(self.renderer.after(completion.ids, [self._question(turn + 1)])))
+            record.insert(self.renderer.after(completion.ids, [self._question(turn + 1)]))
 
     async def by_text(self) -> None:
         history = list(self.start)

@@ -46,7 +46,7 @@ def made(steps: list[tuple[list[int], list[int], bool]]) -> Trajectory:
         if compacted:
             record.compact([1, 3])
         else:
-            record.prompt(record.continued(delta))
+            record.insert(delta)
     turn(record, [4, END])
     return record.trajectory(stop_reason="answer", truncated_by=None, sampling=Sampling())
 

@@ -50,7 +50,7 @@ class Script:
             )
         )
         if tool:
-            self.record.prompt(self.record.continued([*([END] if cut else []), 5, 6]))
+            self.record.insert([*([END] if cut else []), 5, 6])
 
     def finished(self, stop_reason: str = "answer", truncated_by: str | None = None) -> Trajectory:
         made = self.record.trajectory(

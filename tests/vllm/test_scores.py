@@ -33,7 +33,7 @@ async def rolled_out(clients: InferenceClients, backend: Endpoint, renderer: Ren
     tail: Sequence[int] = ()
     for turn in range(TURNS):
         if turn:
-            record.prompt(record.continued(renderer.after(tail, [asked[turn]])))
+            record.insert(renderer.after(tail, [asked[turn]]))
         answer = await policy.generate(
             record.context, max_tokens=SAMPLING.max_tokens_per_turn, temperature=SAMPLING.temperature,
             seed=100 * number + turn, stop_token_ids=renderer.stop_ids,

@@ -150,7 +150,7 @@ class _Agent:
             self.exchanged += exchange
             self.history += exchange
             delta = await asyncio.to_thread(self.renderer.after, completion.ids, results, self.tools)
-            self.record.prompt(self.record.continued(delta))
+            self.record.insert(delta)
         return stop
 
     def _limit(self, past: object) -> AbstractAsyncContextManager[object]:

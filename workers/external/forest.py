@@ -11,6 +11,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec.structs import replace
+
 from prorl_mq.schema.turns import CompletionSpan
 from workers.agent.hermes import Message
 from workers.external.history import Said
@@ -65,7 +67,8 @@ class Node:
     ids: "array[int]" = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ids = array("q", self.completion.ids)
+        self.ids = array("I", self.completion.ids)
+        self.completion = replace(self.completion, ids=self.ids, logprobs=array("d", self.completion.logprobs))
 
     def path(self) -> "list[Node]":
         """From the one whose prompt was rendered whole to itself."""
@@ -76,7 +79,7 @@ class Node:
 
     def context(self) -> list[int]:
         """All ids up to its own last one."""
-        whole = array("q")
+        whole = array("I")
         for each in self.path():
             whole += each.prompt
             whole += each.ids

@@ -89,7 +89,7 @@ class PromptBuilder:
         return Prompt(
             ids=ids,
             base=base,
-            added=array("q", added),
+            added=array("I", added),
             messages=messages,
             keeps_thinking=drops or base.keeps_thinking,
         )
@@ -99,7 +99,7 @@ class PromptBuilder:
             return self._raw(history[0])
         messages = self._messages(self.canonical(history))
         ids = self._renderer.prompt(messages, tools)
-        return Prompt(ids=ids, base=None, added=array("q", ids), messages=messages)
+        return Prompt(ids=ids, base=None, added=array("I", ids), messages=messages)
 
     def _raw(self, said: Said) -> Prompt:
         """A text that no template gets to see. Raises `BadRequest` for ids that a backend could not take."""
@@ -107,7 +107,7 @@ class PromptBuilder:
             ids_end = self._renderer.vocabulary - 1
             raise BadRequest(f"prompt has the id {unknown}: the vocabulary ends with {ids_end}. Use its tokenizer")
         ids = list(said.token_ids) or self._renderer.ids(said.text)
-        return Prompt(ids=ids, base=None, added=array("q", ids), messages=[said.message()])
+        return Prompt(ids=ids, base=None, added=array("I", ids), messages=[said.message()])
 
     def _messages(self, history: Sequence[Said]) -> list[Message]:
         """Later system messages stay where they are: as the user's where the template has no place for them."""

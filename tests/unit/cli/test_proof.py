@@ -39,7 +39,7 @@ async def rolled_out(address: str, protocol: WireProtocol = WireProtocol.VLLM_GE
                     finish_reason=answer.finish_reason, llm_seconds=0.0, text="",
                 )
             )  # fmt: skip
-            record.prompt(record.continued([30]))
+            record.insert([30])
     return record.trajectory(stop_reason="answer", truncated_by=None, sampling=Sampling())
 
 

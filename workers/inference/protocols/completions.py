@@ -211,7 +211,7 @@ class Completions:
 
     def _encode(self, backend: Endpoint, request: GenerateRequest, *, streams: bool) -> bytes:
         wire = _Request(
-            prompt=request.prompt_ids,
+            prompt=list(request.prompt_ids),
             request_id=request.request_id,
             model=backend.adapter or backend.model or UNSET,
             cache_salt=backend.cache_salt or UNSET,

@@ -55,9 +55,8 @@ class ProrlGenerate:
     async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling closes the connection."""
         started = time.perf_counter()
-        wire = _Request(
-            prompt_ids=request.prompt_ids, model=backend.adapter or backend.model or UNSET, **sampling_fields(request)
-        )
+        ids, model = list(request.prompt_ids), backend.adapter or backend.model or UNSET
+        wire = _Request(prompt_ids=ids, model=model, **sampling_fields(request))
         body = self._encoder.encode(wire)
         answer = await self._transport.post(backend.address, ROUTE, body, answer_s=request.answer_s)
         require_ok(backend.address, ROUTE, answer)

@@ -191,7 +191,7 @@ class SglangGenerate:
         )
         wire = _Request(
             rid=sglang_id(request.request_id),
-            input_ids=request.prompt_ids,
+            input_ids=list(request.prompt_ids),
             stream=streams,
             sampling_params=sampling,
             cache_salt=backend.cache_salt or UNSET,

@@ -209,7 +209,7 @@ class VllmGenerate:
         interval = STREAM_INTERVAL if streams else UNSET
         wire = _Request(
             request_id=request.request_id,
-            token_ids=request.prompt_ids,
+            token_ids=list(request.prompt_ids),
             sampling_params=_SamplingParams(**sampling_fields(request), stream_interval=interval),
             stream=streams,
             stream_options=COUNTS if streams else None,

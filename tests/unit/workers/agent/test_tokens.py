@@ -1,5 +1,7 @@
 """The record never lets a token in whose origin it does not know."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +32,7 @@ def finished(record: TokenRecord):
 def test_what_follows_a_completion_is_inserted_behind_it() -> None:
     record = TokenRecord([1, 2])
     record.sample(completion([5, END]))
-    record.prompt(record.continued([7, 8]))
+    record.insert([7, 8])
     record.sample(completion([6, END]))
     [segment] = finished(record).segments
     assert segment.response_ids == [5, END, 7, 8, 6, END]
@@ -55,7 +57,7 @@ def test_what_closes_a_turn_is_inserted_like_the_delta(sampled: list[int], inser
     """`test_the_last_sampled_id_decides_what_is_inserted` says what that is."""
     record = TokenRecord([1])
     record.sample(completion(sampled))
-    record.prompt(record.continued([*inserted, 7]))
+    record.insert([*inserted, 7])
     assert list(record.context) == [1, *sampled, *inserted, 7]
     record.sample(completion([8, END]))
     mask = [1] * len(sampled) + [0] * len(inserted) + [0, 1, 1]
@@ -67,20 +69,21 @@ def test_what_closes_a_turn_is_inserted_like_the_delta(sampled: list[int], inser
 def test_what_no_model_answered_is_no_part_of_the_trajectory() -> None:
     record = TokenRecord([1])
     record.sample(completion([5, 6]))
-    record.prompt(record.continued([7]))
+    record.insert([7])
     assert finished(record).segments[0].response_ids == [5, 6]
 
 
-def test_a_prompt_that_rewrites_history_opens_a_segment_and_is_counted() -> None:
-    record = TokenRecord([1, 2])
-    record.sample(completion([5, END]))
-    record.prompt([1, 2, 6, END, 7])
-    record.sample(completion([8, END]))
-    trajectory = finished(record)
-    first, second = trajectory.segments
-    assert (first.prompt_ids, first.response_ids) == ([1, 2], [5, END])
-    assert (second.prompt_ids, second.response_ids) == ([1, 2, 6, END, 7], [8, END])
-    assert (record.forks, record.segment, trajectory.forks, trajectory.breaks) == (1, 1, 1, 1)
+def test_a_record_takes_few_bytes_a_token() -> None:
+    """As lists of numbers, what it holds takes 63."""
+    tracemalloc.start()
+    try:
+        record = TokenRecord(range(1000))
+        for _ in range(20):
+            record.sample(completion(list(range(1000, 1500)), logprobs=[-0.001 * each for each in range(500)]))
+            record.insert(list(range(2000, 2500)))
+        assert tracemalloc.get_traced_memory()[0] < 18 * len(record.context)
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_compaction_is_a_fork_and_no_break() -> None:
@@ -101,7 +104,7 @@ def part(start: int, end: int, backend: str, version: str) -> CompletionSpan:
 def test_a_turn_of_several_backends_keeps_each_ones_span() -> None:
     record = TokenRecord([1])
     record.sample(completion([5, END]))
-    record.prompt(record.continued([7]))
+    record.insert([7])
     parts = [part(0, 2, "a", "1"), part(2, 2, "b", "1"), part(2, 3, "b", "2")]
     record.sample(completion([8, 9, END], spans=parts))
     assert finished(record).segments[0].spans == [
@@ -140,7 +143,10 @@ def test_every_history_gives_a_trajectory_that_checks(prompt, steps) -> None:
     record = TokenRecord(prompt)
     for sampled, delta, rewrite in steps:
         record.sample(completion(sampled))
-        record.prompt([0, 1, 2] if rewrite else record.continued(delta))
+        if rewrite:
+            record.compact([0, 1, 2])
+        else:
+            record.insert(delta)
     trajectory = finished(record)
     check(trajectory)
     assert sum(sum(segment.loss_mask) for segment in trajectory.segments) == sum(len(step[0]) for step in steps)
