@@ -203,15 +203,17 @@ VIEW = (
     replace(PORT, help="port of the page on loopback, 0 takes a free one", default=0),
 )
 TASK = (
-    Setting("action", "what to do", choices=("check",)),
-    Setting("module_name", "package.module, or package.module:Class", metavar="MODULE", nargs="?"),
+    Setting("action", "check one; the same, and hold a flaky one's groups; or let groups of data sources go again",
+            choices=("check", "quarantine", "release")),
+    Setting("names", "package.module, or package.module:Class; data sources to release, without one: they are listed",
+            metavar="NAME", nargs="*"),
     Setting("--rows", "check the rows of this file instead, without sandboxes, by MODULE's family or the included",
             type=Path, metavar="FILE"),
     Setting("--json", "with --rows: the faults as JSON", alone=True),
     Setting("--repeat", "run each example so often, and name those whose worlds or scores differ", type=positive,
             default=1, metavar="K"),
     SANDBOX,
-    STATE_DIR,
+    *STORE,
 )  # fmt: skip
 IMAGES = (
     Setting("action", "list them, fetch some, or remove some that are not needed", choices=("ls", "pull", "rm")),
@@ -241,14 +243,9 @@ PAUSE = (
     replace(RESUME[0], help="what to pause"),
     *RESUME[1:],
     Setting("seconds", "how long at most; else a day", type=pause_seconds, nargs="?", default=PAUSE_MS // 1000),
-    Setting(
-        "then",
-        "what follows, if it was not resumed before; else resume",
-        choices=("resume", "expire"),
-        nargs="?",
-        default="resume",
-    ),
-)
+    Setting("then", "what follows, if it was not resumed before; else resume", choices=("resume", "expire"), nargs="?",
+            default="resume"),
+)  # fmt: skip
 FORK = (
     JOB_ID,
     Setting("--turn", "the last turn, from 0, that the samples have from it", type=whole, required=True, metavar="K"),

@@ -2,8 +2,8 @@
 
 The first stage is kept at no more than twice its live slots, so that a new run or a refill never waits behind a
 queue that is longer than the next few moments' work. A lane of a task family is kept so by the slots of the workers
-that have the family; groups of one that no worker has, or whose attempts fail (`breakers`), wait in their backlog,
-where no deadline runs.
+that have the family; groups of one that no worker has, that is in quarantine, or whose attempts fail (`breakers`),
+wait in their backlog, where no deadline runs.
 """
 
 import asyncio
@@ -57,7 +57,8 @@ class Admission:
         self._roster = Roster(store)
         self._slots = 0
         self._able = Abilities((), {})
-        self._full: set[str] = set()  # families of groups that had to wait when last seen
+        self._quarantined: frozenset[str] = frozenset()
+        self._full: frozenset[str] = frozenset()  # families of groups that had to wait when last seen
         self._tries: dict[tuple[str, str], float] = {}  # tenants' families that fail → when one of their groups may go
         self._look_at = 0.0
         self._full_wait_s = FULL_WAIT_S
@@ -85,7 +86,7 @@ class Admission:
         await self._refresh(room)
         await self._behind.look(self._blocked(), self._waits)
         lines = self._lines()
-        self._full = await self._waiting(lines)
+        self._full = self._quarantined | await self._waiting(lines)
         admitted = await self._admit(room, lines) if self._heads else False
         self._look_past()
         if not admitted:
@@ -97,6 +98,7 @@ class Admission:
     async def _look(self) -> None:
         if monotonic() > self._look_at:
             self._able = await families.abilities(self.store, await self._roster.living())
+            self._quarantined = frozenset(await families.quarantined(self.store))
             self._slots = slots(self._able.workers, Stage.INIT)
             fresh = {(each.key.tenant, each.key.name): monotonic() + TRY_S for each in self._able.shut}
             self._tries = {shut: self._tries.get(shut, at) for shut, at in fresh.items()}

@@ -25,6 +25,13 @@ class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
     artefact: bytes = b""  # as the trajectory has it; empty: what is handed to EVAL is not compared
 
 
+class Flakiness(msgspec.Struct, frozen=True):
+    """Result of runs of a task family's examples that say the same. `why` is empty where they met the same worlds."""
+
+    data_sources: list[str]
+    why: str
+
+
 class WorldDifference(msgspec.Struct, frozen=True, kw_only=True):
     """The first place at which two rollouts of the same turns differ. `call` is None behind the calls of the turn."""
 

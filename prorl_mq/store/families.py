@@ -15,6 +15,7 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.schema.task_schema import Schema, nearest
 from prorl_mq.store import breakers
 from prorl_mq.store.breakers import Shared
+from prorl_mq.store.core import Repeat
 from prorl_mq.store.layout.keys import named_lane
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import WorkerStatus, living, unfollowed
@@ -26,6 +27,7 @@ class Abilities(NamedTuple):
     workers: Sequence[WorkerStatus]
     sets: Mapping[str, Collection[str]]
     shut: Sequence[Shared] = ()
+    quarantined: Mapping[str, str] = {}  # data source → why, where that was asked for
 
     def has(self, worker: WorkerStatus, family: str) -> bool:
         return self.knows(worker.families, family)
@@ -54,6 +56,8 @@ class Abilities(NamedTuple):
 
     def why_shut(self, tenant: str, family: str) -> str:
         """Empty while a tenant's groups of a task family are admitted."""
+        if family in self.quarantined:
+            return why_quarantined(family, self.quarantined[family])
         found = (each for each in self.shut if (each.key.tenant, each.key.name) == (tenant, family))
         return next((f"waits: {each.text}" for each in found), "")
 
@@ -82,6 +86,32 @@ async def abilities(store: Store, workers: Sequence[WorkerStatus] | None = None)
     known = breakers.read(failing, await store.now_ms()).values() if failing else ()
     shut = [each for each in known if each.open and each.key.stage]
     return Abilities(await living(store) if workers is None else workers, sets, shut)
+
+
+async def quarantined(store: Store) -> dict[str, str]:
+    """The data sources whose groups wait in their backlog until somebody releases them, and why."""
+    row = await store.read("HGETALL", store.keys.quarantine)
+    return {name.decode(): why.decode() for name, why in zip(row[::2], row[1::2], strict=True)}
+
+
+async def quarantine(store: Store, why: Mapping[str, str]) -> None:
+    """Keeps groups of these data sources in their backlog. What has begun continues."""
+    await store.write(
+        "HSET", store.keys.quarantine, *(each for pair in why.items() for each in pair), repeat=Repeat.SAME
+    )
+
+
+async def release(store: Store, sources: Collection[str]) -> list[str]:
+    """Lets groups of these data sources begin; those that were in quarantine."""
+    held = [each for each in await quarantined(store) if each in sources]
+    if held:
+        await store.write("HDEL", store.keys.quarantine, *held, repeat=Repeat.SAME)
+    return held
+
+
+def why_quarantined(source: str, why: str) -> str:
+    """Of a data source in quarantine, for people."""
+    return f"waits: {source} is in quarantine ({why}): repair it, then `prorl-mq task release {source}`"
 
 
 async def look(store: Store) -> frozenset[Lane]:

@@ -1,5 +1,6 @@
 """Who types the page as it is written has a working task family."""
 
+import asyncio
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.schema.trajectory import Segment, Trajectory
+from prorl_mq.store.server.connection import RedisSettings
 from tests.sandbox.conftest import TOOLS_DIR
 from workers.handler import Handler, Prepared, Ran, Run, Score
 from workers.rehearsal.__main__ import made
@@ -67,15 +69,29 @@ def test_its_promises_are_kept(typed: Path) -> None:
     assert done.stdout.splitlines()[-1].split() == ["Anagrams", "1", "2", "0", "1", "same"]
 
 
-def test_a_flaky_family_keeps_its_promises_and_is_named(typed: Path) -> None:
+@pytest.mark.anyio
+async def test_a_flaky_family_keeps_its_promises_is_named_and_in_quarantine_until_it_is_repaired(
+    typed: Path, settings: RedisSettings
+) -> None:
+    redis = ("--redis", settings.url, "--namespace", settings.namespace)
+    check = ("-c", CLI, "task", "quarantine", "anagrams", "--sandbox", "none", "--repeat", "2", *redis)
     text = (typed / "anagrams.py").read_text()
     flaky = text.replace('context.job.payload["letters"], more', 'str(__import__("time").time_ns()), more')
     assert flaky != text
     (typed / "anagrams.py").write_text(flaky)
-    done = run(typed, "-c", CLI, "task", "check", "anagrams", "--sandbox", "none", "--repeat", "2")
+    done = await asyncio.to_thread(run, typed, *check)
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.count("kept") == 5
     assert "Anagrams, example 1, turn 0, the prompt:" in done.stdout
+    assert "anagrams: in quarantine, no group of it begins until it is released" in done.stdout
+    listed = await asyncio.to_thread(run, typed, "-c", CLI, "task", "release", *redis)
+    assert listed.stdout == "anagrams: example 1: 1 of 1 repeats differ, first at turn 0, the prompt\n"
+    unknown = await asyncio.to_thread(run, typed, "-c", CLI, "task", "release", "anagram", *redis)
+    assert (unknown.returncode, "not in quarantine: anagram; there are: anagrams" in unknown.stderr) == (2, True)
+    (typed / "anagrams.py").write_text(text)
+    repaired = await asyncio.to_thread(run, typed, *check)
+    assert repaired.returncode == 0
+    assert repaired.stdout.endswith("anagrams: released from quarantine\n")
 
 
 def test_workers_find_it(typed: Path) -> None:

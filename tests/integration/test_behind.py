@@ -13,7 +13,7 @@ from prorl_mq.duties.admit import Admission
 from prorl_mq.schema.ids import RunRef, batch_ref, group_ref
 from prorl_mq.schema.items import NewBatch, NewGroup
 from prorl_mq.schema.messages import Purpose, Stage
-from prorl_mq.store import families
+from prorl_mq.store import families, runs
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
@@ -64,6 +64,23 @@ async def admitted(queue: Queue, admission: Admission, groups: int) -> set[str]:
             await admission.turn()
     entries = await queue.read(Stage.INIT, count=groups + 1)
     return {entry.ref.split(":")[2].rpartition("-")[0] for entry in entries}
+
+
+async def test_groups_of_a_family_in_quarantine_wait_until_it_is_released(queue: Queue) -> None:
+    """Those of others pass them."""
+    await families.quarantine(queue.store, {LACKS: "example 1: differs", HAS: "example 2: differs"})
+    await families.release(queue.store, [LACKS])
+    await submit(queue, "has", HAS, FRONT + 2 * PART)
+    await submit(queue, "plain", "", 5)
+    admission = Admission(queue.store)
+    assert await admitted(queue, admission, 5) == {"plain"}
+    [status] = await runs.look(queue.store, [RUN])
+    assert status.backlog == FRONT + 2 * PART
+    assert status.why == (
+        f"waits: {HAS} is in quarantine (example 2: differs): repair it, then `prorl-mq task release {HAS}`"
+    )
+    assert await families.release(queue.store, [HAS, LACKS]) == [HAS]
+    assert await admitted(queue, admission, 10) == {"has"}
 
 
 @pytest.mark.parametrize("ahead", [FRONT, FRONT + 1, FRONT + PART, FRONT + 3 * PART + 1])

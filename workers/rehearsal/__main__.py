@@ -1,6 +1,6 @@
 """Checks a task family, or tasks in Harbor's format: `prorl-mq task check` starts it.
 
-python -m workers.rehearsal MODULE[:CLASS]|TASKS [REPEAT] [--sandbox KIND] [--state-dir DIR]
+python -m workers.rehearsal MODULE[:CLASS]|TASKS [REPEAT [FOUND]] [--sandbox KIND] [--state-dir DIR]
 """
 
 import argparse
@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.arguments import positive
+from prorl_mq.service.recorded import Flakiness
 from prorl_mq.settings import Setting, add
 from sandbox.errors import SandboxError
 from workers.handler import Handler
@@ -23,7 +25,7 @@ from workers.handlers.harbor.dataset import NoTasks, directories
 from workers.rehearsal import harbor
 from workers.rehearsal.check import BrokenPromise, Checking, PromiseLine
 from workers.rehearsal.place import SANDBOX, provider_at
-from workers.rehearsal.repeats import Repeated, repeated, told
+from workers.rehearsal.repeats import Repeated, reason, repeated, told
 from workers.rehearsal.stages import rehearsing
 from workers.settings import STATE_DIR
 
@@ -34,6 +36,7 @@ SETTINGS = (
         metavar="MODULE[:CLASS]|TASKS",
     ),
     Setting("repeat", "how often each example is run", type=positive, nargs="?", default=1, metavar="REPEAT"),
+    Setting("found", "file for what was flaky, for `prorl-mq task quarantine`", type=Path, nargs="?", metavar="FOUND"),
     SANDBOX,
     replace(STATE_DIR, help="directory of data", variable=None),
 )
@@ -59,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"   {line.fault}")
     if found:
         print(f"\n{told(found)}")
+    if given.found is not None:
+        why = next((reason(each) for each in found if each.flaky), "")
+        given.found.write_bytes(msgspec.json.encode(Flakiness(list(handler.data_sources), why)))
     return int(any(line.fault is not None for line in lines) or any(each.flaky for each in found))
 
 

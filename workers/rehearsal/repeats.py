@@ -103,6 +103,18 @@ def told(found: Sequence[Repeated]) -> str:
     return "\n\n".join(parts)
 
 
+def reason(each: Repeated) -> str:
+    """The flakiness of an example in a few words."""
+    what = f"{each.worlds} of {each.runs - 1} repeats differ"
+    if each.error is not None:
+        what = each.error
+    elif each.first is not None:
+        what += f", first at {place(each.first)}"
+    elif each.scores_differ:
+        what = f"the same policy is scored differently: {_rewards(each)}"
+    return f"example {each.example}: {what}"
+
+
 def place(difference: WorldDifference) -> str:
     """Place at which two worlds differ first."""
     call = "" if difference.call is None else f", call {difference.call}"

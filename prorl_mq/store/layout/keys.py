@@ -59,6 +59,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | prorl | set | clients of the ProRL routes whose server is started | members leave by stop; permanent |
 | schemas | hash | data source → its handler's schema | permanent |
 | families | hash | digest, as workers name it → the data sources that they have | permanent |
+| quarantine | hash | data source whose groups wait in their backlog → why | fields go when it is released |
 """
 
 from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, Token
@@ -122,6 +123,7 @@ class Keys:
         self.lanes = prefix + "lanes"
         self.family_lanes = prefix + "lanes:families"
         self.families = prefix + "families"
+        self.quarantine = prefix + "quarantine"
         self.intakes = prefix + "intakes"
         self.prorl = prefix + "prorl"
         self.eval_bytes = prefix + "bytes:eval"
