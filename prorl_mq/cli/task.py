@@ -31,7 +31,7 @@ async def run(given: argparse.Namespace) -> int:
         raise ConfigurationError("`task quarantine` takes a task family and --repeat K, where K is 2 or more")
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "found.json"
-        code = await _checked([*_program(given), str(file)])
+        code = await _checked(_program(given, str(file)))
         if file.exists():
             async with service_redis(given) as store:
                 print(await _judged(store, msgspec.json.decode(file.read_bytes(), type=Flakiness)))
@@ -63,7 +63,7 @@ async def _checked(program: list[str]) -> int:
     return await process.wait()
 
 
-def _program(given: argparse.Namespace) -> list[str]:
+def _program(given: argparse.Namespace, *found: str) -> list[str]:
     if len(given.names) > 1:
         raise ConfigurationError(f"one at a time: {given.names[0]} and {given.names[1]} are named")
     if given.rows is not None:
@@ -72,4 +72,4 @@ def _program(given: argparse.Namespace) -> list[str]:
     if not given.names:
         raise ConfigurationError("what is to be checked? Name the module of a task family, or a file with --rows")
     place = ["--sandbox", given.sandbox, "--state-dir", str(given.state_dir)]
-    return ["workers.rehearsal", given.names[0], str(given.repeat), *place]
+    return ["workers.rehearsal", given.names[0], str(given.repeat), *found, *place]
