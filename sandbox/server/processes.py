@@ -80,6 +80,10 @@ class Proc:
         """Raises `OSError`."""
         return os.readlink(f"{pid}/{name}", dir_fd=self._root)
 
+    def directory(self, pid: int) -> os.stat_result:
+        """The directory that it is in. Raises `OSError`."""
+        return os.stat(f"{pid}/cwd", dir_fd=self._root)
+
     def open_files(self, pid: int) -> dict[int, str]:
         """The descriptors of a process, and what each leads to. Empty for one that is gone, or hides itself."""
         found = {}

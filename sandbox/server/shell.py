@@ -54,6 +54,7 @@ class Shell:
         self.calls = 0  # of agents, that may have changed something
         self._unsaid = b""  # for the next call: that the shell has ended meanwhile
         self.taught: int | None = -1  # the process that can say its state
+        self.stands = ""  # its directory, by the name that it had when it said so
 
     @property
     def pid(self) -> int | None:

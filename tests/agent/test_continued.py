@@ -296,7 +296,7 @@ async def test_tokens_that_are_not_used_are_taken_back() -> None:
     log = Parts()
     async with asyncio.timeout(20), journal.Journal(log).arriving(None, Since(0, 0.0, None, lambda: 0.0)) as arrived:
         for told in ([1, 2], [3]):
-            arrived.call = CallTokens("b")
+            arrived.call = CallTokens("b", most=1000)
             arrived.call.add(told, [-0.5] * len(told))
             arrived.call.counted("b", len(told))
             while log.arrived() != len(told):

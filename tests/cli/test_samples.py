@@ -229,6 +229,21 @@ def test_what_cannot_be_replayed_is_said(place: Place) -> None:
     assert "has no task 't': give the rows that were submitted" in done.stderr
 
 
+def test_a_damaged_file_is_refused_by_name_and_not_with_a_traceback(place: Place) -> None:
+    def damage(line: dict[str, Any]) -> None:
+        if line["trajectory"]:
+            line["trajectory"]["turns"][1]["segment"] = 99
+
+    place.edit(damage)
+    done = place.replay("r:g:0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the trajectory of r:g:0 is damaged: turn 1" in done.stderr
+    place.samples.write_text('{"a": ' + "[" * 20_000 + "]" * 20_000 + "}\n")
+    for done in (place.replay("r:g:0"), place.run("regrade", place.samples, "--out", place.path / "new.jsonl")):
+        assert done.returncode == 2
+        assert "out.jsonl:1 is not a sample written by `prorl-mq submit`" in done.stderr
+
+
 def test_samples_are_scored_again_and_keep_their_old_rewards_beside_the_new_ones(place: Place) -> None:
     out = place.path / "new.jsonl"
     done = place.run("regrade", place.samples, "--out", out)

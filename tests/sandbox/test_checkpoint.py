@@ -125,7 +125,11 @@ async def test_a_look_at_the_shell_changes_nothing_in_it(create: Create) -> None
         ('sleep 1000 & until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done', "process sleep ("),
         ("exec 7>/workspace/log", "descriptor 7 of the shell: /workspace/log"),
         ("exec 7>/workspace/log", "/workspace/log, which the shell has open to write"),
-        ("mkdir away; cd away; rmdir ../away", "the shell's directory, which is deleted"),
+        ("mkdir away; cd away; rmdir ../away", "the shell's directory: /workspace/away does not lead there"),
+        ("mkdir a; cd a; mv ../a ../b; mkdir ../a", "the shell's directory: /workspace/a does not lead there"),
+        ("mkdir a b; ln -s a l; cd l; ln -sfn b ../l", "the shell's directory: /workspace/l does not lead there"),
+        ("mkdir a; cd a; chmod 0 .", "the shell's directory: /workspace/a does not lead there, or cannot be entered"),
+        ("unset DIRSTACK", "the shell's state: it has lost the name of its directory"),
         ("trap 'true' DEBUG", "the shell's state: it has a DEBUG trap, which also what looks at it sets off"),
         ("read line", "the shell's state: a command has not ended"),
     ],
@@ -151,7 +155,7 @@ async def test_a_shell_that_has_ended_takes_its_state_along(create: Create) -> N
 
 
 KERNEL = r"""
-import math, os, random, sys, dataclasses, functools, abc, collections, datetime
+import math, os, random, sys, dataclasses, decimal, functools, abc, collections, datetime
 import xml.dom.minidom
 number, text, both = 1, "two", [[1], [2]]
 shared = both[0]
@@ -204,8 +208,10 @@ open("/workspace/sub/local_module.py", "w").write("value = 3\ndef f(): return va
 import local_module
 from local_module import f as imported_f
 random.seed(4); drawn = random.random()
+decimal.getcontext().prec = 7; sys.setrecursionlimit(4321); former = os.umask(0o27)
 """
 TOLD = r"""
+print(decimal.Decimal(1) / 3, sys.getrecursionlimit(), former, os.umask(0o27))
 print(number, text, both, shared is both[0], counter.most_common(1), when)
 print(uses(1), up(), now(), up(), now(), fib(10), default(1), default.note, default.__doc__)
 later = 100
@@ -228,6 +234,7 @@ async def test_the_kernel_is_restored(kind: str, create: Create, cells: str, tmp
     saved = await one.save()
     assert saved.lost == (), saved.lost
     expected = (await one.ipython(TOLD)).output
+    assert expected.startswith("0.3333333 4321 18 23\n")
     assert "abstract" in expected
     assert saved.data is not None
     await other.restore(saved.data)
@@ -305,6 +312,14 @@ async def test_names_that_cannot_be_kept_are_said_and_the_others_are_kept(create
     assert (await other.ipython("print(kept, functools.__name__, 'lock' in globals())")).output == (
         "[1] functools False\n"
     )
+
+
+@one_kind
+async def test_a_kernel_in_a_directory_that_it_could_not_enter_again_is_not_kept(create: Create) -> None:
+    box, _ = await pair(create)
+    await box.ipython("import os; os.mkdir('shut'); os.chdir('shut'); os.chmod('.', 0)")
+    told = (await box.save()).lost
+    assert any("the kernel's directory /workspace/shut cannot be entered" in line for line in told), told
 
 
 @one_kind

@@ -17,7 +17,7 @@ from prorl_mq.schema.ids import EntryId, JobRef, Token
 from prorl_mq.schema.items import Advance, Claim, Held, Lane, Logged
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage, events
-from prorl_mq.schema.turns import PART, Archive, World, numbered
+from prorl_mq.schema.turns import PART, WORLD, Archive, World, numbered
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store import jobs
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives
@@ -611,6 +611,35 @@ async def test_nothing_is_noted_behind_a_log_that_was_given_up(queue: Queue) -> 
     go.set()
     await log.acts()
     assert [record.data is None for record in sent] == [False, False, False, True]
+
+
+async def test_a_log_that_was_given_up_in_a_new_sandbox_stays_so(queue: Queue) -> None:
+    """Redis has room again before all calls are made again. A log of that alone would let a drain end the rollout in
+    front of its next turn, though no attempt could continue there.
+    """
+    held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    sent: list[Logged] = []
+
+    def send(record: Logged) -> "asyncio.Future[str]":
+        sent.append(record)
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        answer.set_result("dropped" if record.data is None else "full" if len(sent) == 1 else "logged")
+        return answer
+
+    box = await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test"))
+    before = [WORLD + encode(World(None, "another")), numbered(0, b"one"), numbered(1, b"two")]
+    log, unlogged = JobLog(work, send, before, CheckpointArchives(queue.store)), metrics.unlogged._value.get()
+    await log.enter(box)
+    assert log.rebuilds
+    await log.rebuilt()
+    await log.part(b"three")
+    await log.note("why")
+    work.left.asked = True
+    async with asyncio.timeout(10):
+        await log.border()
+    assert ([record.data is None for record in sent], log.continues) == ([False, True], False)
+    assert metrics.unlogged._value.get() - unlogged == 1
 
 
 async def test_parts_that_redis_has_lost_are_logged_again_with_the_next_one(queue: Queue) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from prorl_mq.schema.turns import CompletionSpan
 from workers.inference.protocol import Completion, MalformedAnswer
+from workers.inference.protocols.answers import check_values
 from workers.inference.protocols.spans import first_and_last
 
 UNCOUNTED: Final = "counts no tokens in the events of its streams: what has arrived of a cut answer may lack some"
@@ -19,15 +20,17 @@ class TokensLost(MalformedAnswer):
 
 
 class CallTokens:
-    """Tokens of one call, as its backend streams them. `raw`: their log-probabilities are of another distribution.
-    `version`: that of all of them, where its stream `tells` none of theirs. `certain` asks for the one that is certain
-    at a moment, and `before` was it before the call: it is theirs where their stream tells none and both are one.
+    """Tokens of one call, as its backend streams them: it was asked for `most`. `raw`: their log-probabilities are of
+    another distribution. `version`: that of all of them, where its stream `tells` none of theirs. `certain` asks for
+    the one that is certain at a moment, and `before` was it before the call: it is theirs where their stream tells none
+    and both are one.
     """
 
     def __init__(
         self,
         backend: str,
         *,
+        most: int,
         version: str | None = None,
         tells: bool = True,
         raw: bool = False,
@@ -39,6 +42,7 @@ class CallTokens:
         self.logprobs: list[float] = []
         self.unable = ""  # why its backend does not stream, or its stream is of no use
         self.whole = True  # its backend is not known to leave tokens out
+        self._most = most
         self._counted = 0  # of its tokens were held against a count of the backend's
         self._version = version
         self._tells = tells
@@ -49,7 +53,11 @@ class CallTokens:
         self._began = self._last = time.perf_counter()
 
     def add(self, ids: Sequence[int], logprobs: Sequence[float], version: str | None = None) -> None:
-        """Notes the next tokens. `version`: of the weights when the last of them was sent."""
+        """Notes the next tokens. `version`: of the weights when the last of them was sent.
+
+        Raises `MalformedAnswer` for what no answer may have: a cut one is used without its end.
+        """
+        check_values(self.backend, ids, logprobs, max_tokens=self._most, before=len(self.ids))
         self._last = time.perf_counter()
         self.ids += ids
         self.logprobs += logprobs

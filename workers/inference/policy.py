@@ -165,6 +165,7 @@ class StickyPolicy:
         certain = partial(self._assigner.version, backend.address)
         arrived.call = CallTokens(
             backend.address,
+            most=request.max_tokens,
             version=backend.adapter_version,
             tells=backend.adapter is None,  # what a stream tells is the base model's version
             raw=not exact(backend.logprobs, request),

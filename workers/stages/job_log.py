@@ -266,16 +266,14 @@ class JobLog:
         return self._work.left.leaves
 
     async def part(self, record: bytes, *, wait: bool = False) -> None:
-        if not self._given_up:
-            await self._begin()
-            if _lacking(self._last):
-                await self._logged()
-            await self._add(PART + record, wait=wait)
+        await self._begin()
+        if _lacking(self._last):
+            await self._logged()
+        await self._add(PART + record, wait=wait)
 
     async def note(self, text: str) -> None:
-        if not self._given_up:
-            await self._begin()
-            await self._add(self._here(whole=not self.rebuilds), wait=False, detail=text)
+        await self._begin()
+        await self._add(self._here(whole=not self.rebuilds), wait=False, detail=text)
 
     async def _begin(self) -> None:
         if not self._records:
@@ -288,6 +286,8 @@ class JobLog:
         self, record: bytes, *, wait: bool, saved: bytes = b"", detail: str = "", saved_in: str = ""
     ) -> "asyncio.Future[str]":
         await self._work.hold()
+        if self._given_up and self._last is not None:  # nothing comes behind that
+            return self._last
         self._records.append(Logged(self._work.held, len(self._records), record, saved, detail, saved_in))
         sent = self._send(self._records[-1])
         if wait:

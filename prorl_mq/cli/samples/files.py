@@ -38,7 +38,7 @@ def _line(path: Path, number: int, text: bytes) -> Line:
                 f"{path}:{number} is a row of an export, which has no single calls: give the file that `submit` wrote"
             )
         return Line(sample=msgspec.json.decode(text, type=Sample), fields=fields)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         fault = f"{path}:{number} is not a sample written by `prorl-mq submit`: {error}"
         raise ConfigurationError(fault) from None
 

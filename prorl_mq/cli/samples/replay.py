@@ -15,7 +15,7 @@ from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ConfigurationError, ProrlError, ServiceError
 from prorl_mq.process import tokenizers
 from prorl_mq.schema.messages import Sampling, Task
-from prorl_mq.schema.trajectory import Trajectory
+from prorl_mq.schema.trajectory import Trajectory, TrajectoryError, check
 from prorl_mq.schema.turns import LoggedTurn
 from prorl_mq.service import turn_pages
 from prorl_mq.service.recorded import ReplayAnswer, ReplayOrder, WorldDifference
@@ -74,7 +74,11 @@ async def _turns(client: AsyncClient, name: str) -> Sequence[LoggedTurn]:
 
 
 def _order(name: str, index: int, task: Task, trajectory: Trajectory, sampling: Sampling) -> ReplayOrder:
-    """Raises `ConfigurationError` for a rollout whose calls nobody knows."""
+    """Raises `ConfigurationError` for a rollout whose calls nobody knows, or whose turns and tokens do not fit."""
+    try:
+        check(trajectory)
+    except TrajectoryError as error:
+        raise ConfigurationError(f"the trajectory of {name} is damaged: {error}") from None
     if any(turn.client_calls for turn in trajectory.turns):
         raise ConfigurationError(
             f"{name} was a harness's rollout: its calls were made by the harness, and their answers are not recorded"

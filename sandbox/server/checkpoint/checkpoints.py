@@ -218,7 +218,7 @@ class Checkpoints:
     def _unkept(self, marked: Marked) -> list[str]:
         """A line for each process and open file that is not of the shell or the kernel as they begin."""
         shell, kernel = self._tools.shell, self._tools.kernel
-        return self._living.unkept(shell.pid, kernel.pid, marked.descriptors, kernel.memory_name)
+        return self._living.unkept(shell.pid, kernel.pid, marked.descriptors, kernel.memory_name, shell.stands)
 
     def _add_states(self, writer: ArchiveWriter, marked: Marked, shell: dict[str, Any], kernel: bytes) -> None:
         editor = self._tools.editor

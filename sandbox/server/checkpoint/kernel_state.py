@@ -103,10 +103,16 @@ class KernelState:
         return sink.data(), ""
 
     def _process(self, names: dict[str, Any]) -> dict[str, Any]:
-        now = dict(os.environ)
+        """Raises `OSError` in a directory that cannot be entered again."""
+        now, here, mask = dict(os.environ), os.getcwd(), os.umask(0o77)
+        os.umask(mask)
+        if not os.access(here, os.X_OK):
+            raise PermissionError(f"the kernel's directory {here} cannot be entered")
         modules = tuple(f"{value.__name__}." for value in names.values() if isinstance(value, types.ModuleType))
         return {
-            "cwd": os.getcwd(),
+            "cwd": here,
+            "umask": mask,
+            "recursion": sys.getrecursionlimit(),
             "path": list(sys.path),
             "set": {name: value for name, value in now.items() if self._environment.get(name) != value},
             "unset": [name for name in self._environment if name not in now],
@@ -115,6 +121,7 @@ class KernelState:
             "modules": [name for name in list(sys.modules) if name.startswith(modules)],
             "random": sys.modules["random"].getstate() if "random" in sys.modules else None,
             "numpy": sys.modules["numpy.random"].get_state() if "numpy.random" in sys.modules else None,
+            "decimal": sys.modules["decimal"].getcontext() if "decimal" in sys.modules else None,
         }
 
     def _restored(self, data: bytes) -> dict[str, Any]:
@@ -128,6 +135,11 @@ class KernelState:
             for name in process["unset"]:
                 os.environ.pop(name, None)
             os.environ.update(process["set"])
+            if "umask" in process:  # an older release says nothing of these three
+                os.umask(process["umask"])
+                sys.setrecursionlimit(process["recursion"])
+            if process.get("decimal") is not None:
+                importlib.import_module("decimal").setcontext(process["decimal"])
             names = pickle.load(stream)  # noqa: S301
             for name in [*self._own(), *process["gone"]]:
                 self._cells.names.pop(name, None)

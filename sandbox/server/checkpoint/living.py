@@ -7,7 +7,6 @@ import os
 from sandbox.server.processes import Proc
 
 FIRST_OWN = 3  # descriptors below it are the standard ones
-DELETED = " (deleted)"
 
 
 class Living:
@@ -21,8 +20,10 @@ class Living:
         """Descriptors of a process of ours, beside the standard ones."""
         return _own(self._proc.open_files(pid)) if pid is not None else {}
 
-    def unkept(self, shell: int | None, kernel: int | None, own: dict[int, str], ours: str) -> list[str]:
-        """A line for each process and file but `ours`. `own`: the shell's descriptors at the mark."""
+    def unkept(self, shell: int | None, kernel: int | None, own: dict[int, str], ours: str, stands: str) -> list[str]:
+        """A line for each process and file but `ours`. `own`: the shell's descriptors at the mark; `stands`: its name
+        for its directory.
+        """
         lost = []
         for found in self._proc.below(self._roots):
             if found.dead:
@@ -37,8 +38,8 @@ class Living:
                     for number in others
                     if not self._flags(found.pid, number) & os.O_CLOEXEC  # bash's own, while it redirects
                 ]
-                if self._stands_nowhere(found.pid):
-                    lost.append("the shell's directory, which is deleted")
+                if not self._leads(stands, found.pid):
+                    lost.append(f"the shell's directory: {stands} does not lead there, or cannot be entered")
             elif found.pid == kernel:
                 name = "the kernel"
             else:
@@ -48,11 +49,13 @@ class Living:
             ]
         return lost
 
-    def _stands_nowhere(self, pid: int) -> bool:
+    def _leads(self, path: str, pid: int) -> bool:
+        """True if whoever goes to this path comes to where the process is: not once that was moved or removed."""
         try:
-            return self._proc.link(pid, "cwd").endswith(DELETED)
+            here, there = self._proc.directory(pid), os.stat(path)
         except OSError:
             return False
+        return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino) and os.access(path, os.X_OK)
 
     def _written(self, pid: int, files: dict[int, str]) -> list[str]:
         within = {number: link for number, link in files.items() if link.startswith(self._places)}

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from sandbox.server.shell import Shell
 
 LINES = {"umask": "umask ", "shopt": "shopt ", "options": "set ", "attributes": "declare "}  # each begins so
-SECTIONS = ("variables", "aliases", "completions", "functions", "traps")
-WHOLE = ("dirs", "args", *LINES, *SECTIONS[1:])
+SECTIONS = ("stands", "variables", "aliases", "completions", "functions", "traps")
+WHOLE = ("dirs", "args", *LINES, *SECTIONS[2:])
 VOLATILE = frozenset((
     "_", "BASH", "BASHOPTS", "BASHPID", "BASH_ALIASES", "BASH_ARGC", "BASH_ARGV", "BASH_ARGV0", "BASH_CMDS",
     "BASH_COMMAND", "BASH_LINENO", "BASH_MONOSECONDS", "BASH_REMATCH", "BASH_SOURCE", "BASH_SUBSHELL",
@@ -40,6 +40,7 @@ STATE = (
     "__prorl_kept=$?; __prorl_state() { case $#:$- in 1:*e*) return 0;; 1:*) return $1;; esac; __prorl_kept=$2; { "
     'builtin printf \'%q\\n\' "$1" "${DIRSTACK[@]}" "$1" "${@:3}" "$1"; '
     "builtin umask -p; builtin shopt -p; builtin set +o; builtin declare -F; "
+    'builtin printf \'\\n%s stands\\n%s\' "$1" "${DIRSTACK[0]-}"; '
     + " ".join(
         f"builtin printf '\\n%s {name}\\n' \"$1\"; builtin {command} -p;"
         for name, command in (("variables", "declare"), ("aliases", "alias"), ("completions", "complete"))
@@ -83,12 +84,16 @@ def look_at_shell(shell: Shell) -> dict[str, Any]:
         raise NoShellState("the shell does not say what its state is")
     if DEBUG_TRAP.search(found["traps"]):
         raise NoShellState("it has a DEBUG trap, which also what looks at it sets off")
-    found["cwd"], *found["dirs"] = _lines(places[1])
+    stack = _lines(places[1])
+    if not stack:
+        raise NoShellState("it has lost the name of its directory: DIRSTACK is unset")
+    found["cwd"], *found["dirs"] = stack
     found["args"] = _lines(places[2])
     lines = _lines(places[3])
     found.update({name: [line for line in lines if line.startswith(start)] for name, start in LINES.items()})
     found["attributes"] = [line for line in found["attributes"] if not line.partition(" __prorl_")[1]]
     found["limits"] = _limits(shell)
+    shell.stands = found.pop("stands")
     found["variables"] = _variables(found["variables"])
     found["functions"] = OWN_FUNCTION.sub("", found["functions"])
     return found

@@ -65,20 +65,27 @@ def whole(backend: str, count: int, version: tuple[str, str] | None = None) -> l
 
 def check_tokens(backend: str, ids: Sequence[int], logprobs: Sequence[float], *, finish: str, max_tokens: int) -> None:
     """Raises `MalformedAnswer` unless the answer can go into a trajectory as it is."""
-    if len(ids) != len(logprobs):
-        raise MalformedAnswer(f"backend {backend}: {len(ids)} ids but {len(logprobs)} log-probabilities")
+    check_values(backend, ids, logprobs, max_tokens=max_tokens)
     if finish not in FINISH_REASONS:
         known = f"finish_reason {finish[:80]!r} is none of {sorted(FINISH_REASONS)}"
         raise MalformedAnswer(f"backend {backend}: the completion ended for no known reason", quoted=known)
     if not ids and finish != "abort":
         raise MalformedAnswer(f"backend {backend}: no ids, yet finish_reason {finish!r}")
-    if len(ids) > max_tokens:
-        raise MalformedAnswer(f"backend {backend}: {len(ids)} ids, more than the {max_tokens} asked for")
+
+
+def check_values(
+    backend: str, ids: Sequence[int], logprobs: Sequence[float], *, max_tokens: int, before: int = 0
+) -> None:
+    """The same of some tokens, behind `before` others."""
+    if len(ids) != len(logprobs):
+        raise MalformedAnswer(f"backend {backend}: {len(ids)} ids but {len(logprobs)} log-probabilities")
+    if before + len(ids) > max_tokens:
+        raise MalformedAnswer(f"backend {backend}: {before + len(ids)} ids, more than the {max_tokens} asked for")
     if ids and not (min(ids) >= 0 and max(ids) <= MAX_TOKEN_ID):
         raise MalformedAnswer(f"backend {backend}: ids from {min(ids)} to {max(ids)}, which no vocabulary has")
     if not all(map(math.isfinite, logprobs)):
         place = next(i for i, logprob in enumerate(logprobs) if not math.isfinite(logprob))
-        raise MalformedAnswer(f"backend {backend}: log-probability {place} is {logprobs[place]}")
+        raise MalformedAnswer(f"backend {backend}: log-probability {before + place} is {logprobs[place]}")
 
 
 def check_prompt(backend: str, counted: int | None, sent: int) -> None:

@@ -21,7 +21,6 @@ from workers.inference.protocols.streams import (
     STREAM_INTERVAL,
     Lossy,
     check_count,
-    check_pairs,
     ended,
     refuse_error,
     say_whole,
@@ -120,7 +119,6 @@ class _Stream:
             if delta.token_ids or delta.logprobs is not None or delta.text:
                 ids = _read_ids(self._backend, delta)
                 logprobs = _read_logprobs(self._backend, delta) if ids else []
-                check_pairs(self._backend, ids, logprobs)
                 self._tokens.add(ids, logprobs)
             if delta.finish_reason is not None:
                 self._last = delta

@@ -3,14 +3,14 @@
 A stream must say by itself that it is whole: its last event names why the answer ended, and how many tokens it has.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from workers.inference.arrived import CallTokens, TokensLost
 from workers.inference.connection import HttpAnswer
-from workers.inference.protocol import InferenceError, MalformedAnswer
+from workers.inference.protocol import InferenceError
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import Heard, HttpTransport
 
@@ -79,12 +79,6 @@ def check_count(backend: str, tokens: CallTokens, told: int | None) -> None:
     if told is None:
         raise TokensLost(f"backend {backend}: its stream does not say how many tokens it has")
     tokens.counted(backend, told)
-
-
-def check_pairs(backend: str, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-    """Raises `MalformedAnswer` where an event has more of one than of the other."""
-    if len(ids) != len(logprobs):
-        raise MalformedAnswer(f"backend {backend}: {len(ids)} ids but {len(logprobs)} log-probabilities in an event")
 
 
 def say_whole(tokens: CallTokens | None) -> None:

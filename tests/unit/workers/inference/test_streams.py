@@ -1,6 +1,7 @@
 """A turn that is cut while its tokens are streamed continues from those that have arrived, and is the uncut one."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,11 +11,12 @@ from msgspec.structs import replace
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.sampling import FakeSampling, Reply, autoregressive
 from tests.unit.workers.inference.conftest import PROMPT, info, policy_over
+from workers.inference import arrived as streamed
 from workers.inference.arrived import UNCOUNTED, Arrived, CallTokens, TokensLost
 from workers.inference.assignment import FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import UNREPEATABLE
-from workers.inference.protocol import Completion
+from workers.inference.protocol import BackendRefused, Completion
 from workers.inference.protocols.streams import Lossy
 
 pytestmark = pytest.mark.anyio
@@ -321,9 +323,37 @@ async def test_a_stream_that_never_counts_is_not_used_and_not_asked_for_again(
         assert backend.flow.sent == sent
 
 
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize(
+    ("ids", "logprobs"), [([5, -1], [-1.0] * 2), ([5, 1 << 31], [-1.0] * 2), (range(1, 20), [-1.0] * 19)]
+)
+async def test_tokens_that_no_answer_may_have_are_not_used_of_a_cut_stream_either(
+    both: Both, ids: Sequence[int], logprobs: Sequence[float], monkeypatch: pytest.MonkeyPatch, *, guarded: bool
+) -> None:
+    """Ids that no vocabulary has, and more than were asked for. The control takes them: they would be trained, and no
+    record of the log holds the first.
+    """
+    whole = await both.uncut(max_tokens=6)
+    lying = both.policy.backend
+    assert lying is not None
+    first = both.backend if lying.address == both.backend.address else both.other
+    monkeypatch.setattr(first, "_limit", lambda *_: 1000)
+    first.reply = lambda *_: Reply(ids=ids, logprobs=logprobs, finish_reason="length")
+    first.flow.cut_next(len(ids))
+    if guarded:
+        assert told(await both.turn(max_tokens=6)) == told(whole)
+        return
+    monkeypatch.setattr(streamed, "check_values", lambda *_, **__: None)
+    part = Arrived()
+    with contextlib.suppress(BackendRefused):  # of the second backend: a prompt cannot have such an id
+        await both.turn(max_tokens=6, arrived=part)
+    assert part.kept is not None
+    assert part.kept.ids[: len(ids)] == list(ids)
+
+
 async def test_other_streams_of_a_backend_that_leaves_tokens_out_are_not_used() -> None:
     """Those that are under way when it is found: a cut would leave no count to hold them against."""
-    lossy, first, second, elsewhere = Lossy(), CallTokens("b"), CallTokens("b"), CallTokens("c")
+    lossy, first, second, elsewhere = Lossy(), CallTokens("b", most=9), CallTokens("b", most=9), CallTokens("c", most=9)
     for each in (first, second, elsewhere):
         assert lossy.streamed(each.backend, each) is each
         each.add([1], [-0.5])
@@ -367,7 +397,7 @@ async def test_what_a_call_leaves_while_it_is_read_counts_once(*, used: bool) ->
             arrived.kept, arrived.call = ended if used else None, None
         return "1"
 
-    call = arrived.call = CallTokens("b", before="1", certain=certain)
+    call = arrived.call = CallTokens("b", most=9, before="1", certain=certain)
     call.add([1, 2], [-0.5, -0.5])
     call.counted("b", 2)
     ended = Completion(ids=[1, 2], logprobs=[-0.5, -0.5], finish_reason="abort", backend="b")
