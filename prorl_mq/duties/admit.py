@@ -57,7 +57,6 @@ class Admission:
         self._roster = Roster(store)
         self._slots = 0
         self._able = Abilities((), {})
-        self._quarantined: frozenset[str] = frozenset()
         self._full: frozenset[str] = frozenset()  # families of groups that had to wait when last seen
         self._tries: dict[tuple[str, str], float] = {}  # tenants' families that fail → when one of their groups may go
         self._look_at = 0.0
@@ -86,7 +85,7 @@ class Admission:
         await self._refresh(room)
         await self._behind.look(self._blocked(), self._waits)
         lines = self._lines()
-        self._full = self._quarantined | await self._waiting(lines)
+        self._full = frozenset(self._able.quarantined) | await self._waiting(lines)
         admitted = await self._admit(room, lines) if self._heads else False
         self._look_past()
         if not admitted:
@@ -98,7 +97,6 @@ class Admission:
     async def _look(self) -> None:
         if monotonic() > self._look_at:
             self._able = await families.abilities(self.store, await self._roster.living())
-            self._quarantined = frozenset(await families.quarantined(self.store))
             self._slots = slots(self._able.workers, Stage.INIT)
             fresh = {(each.key.tenant, each.key.name): monotonic() + TRY_S for each in self._able.shut}
             self._tries = {shut: self._tries.get(shut, at) for shut, at in fresh.items()}

@@ -5,7 +5,7 @@ A worker's heartbeat names a digest of its families, which `families` spells out
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,9 @@ from prorl_mq.store.layout.keys import named_lane
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import WorkerStatus, living, unfollowed
 
+QUARANTINE: Final = "quarantine:"
+WHY: Final = "|why"
+
 
 class Abilities(NamedTuple):
     """Living workers, the data sources behind each digest that they may name, and the open breakers of these."""
@@ -27,7 +30,7 @@ class Abilities(NamedTuple):
     workers: Sequence[WorkerStatus]
     sets: Mapping[str, Collection[str]]
     shut: Sequence[Shared] = ()
-    quarantined: Mapping[str, str] = {}  # data source → why, where that was asked for
+    quarantined: Mapping[str, str] = {}  # data source → why
 
     def has(self, worker: WorkerStatus, family: str) -> bool:
         return self.knows(worker.families, family)
@@ -85,28 +88,36 @@ async def abilities(store: Store, workers: Sequence[WorkerStatus] | None = None)
     sets = {name.decode(): frozenset(_decode(packed)) for name, packed in zip(row[::2], row[1::2], strict=True)}
     known = breakers.read(failing, await store.now_ms()).values() if failing else ()
     shut = [each for each in known if each.open and each.key.stage]
-    return Abilities(await living(store) if workers is None else workers, sets, shut)
+    return Abilities(await living(store) if workers is None else workers, sets, shut, _quarantined(failing))
 
 
 async def quarantined(store: Store) -> dict[str, str]:
     """The data sources whose groups wait in their backlog until somebody releases them, and why."""
-    row = await store.read("HGETALL", store.keys.quarantine)
-    return {name.decode(): why.decode() for name, why in zip(row[::2], row[1::2], strict=True)}
+    return _quarantined(await store.read("HGETALL", store.keys.breakers))
 
 
 async def quarantine(store: Store, why: Mapping[str, str]) -> None:
     """Keeps groups of these data sources in their backlog. What has begun continues."""
-    await store.write(
-        "HSET", store.keys.quarantine, *(each for pair in why.items() for each in pair), repeat=Repeat.SAME
-    )
+    pairs = [each for source, text in why.items() for each in (_held(source), text)]
+    await store.write("HSET", store.keys.breakers, *pairs, repeat=Repeat.SAME)
 
 
 async def release(store: Store, sources: Collection[str]) -> list[str]:
     """Lets groups of these data sources begin; those that were in quarantine."""
     held = [each for each in await quarantined(store) if each in sources]
     if held:
-        await store.write("HDEL", store.keys.quarantine, *held, repeat=Repeat.SAME)
+        await store.write("HDEL", store.keys.breakers, *map(_held, held), repeat=Repeat.SAME)
     return held
+
+
+def _held(source: str) -> str:
+    """A field beside those of breakers, which leave it alone: it is no breaker's plain name."""
+    return f"{QUARANTINE}{source}{WHY}"
+
+
+def _quarantined(row: Sequence[bytes]) -> dict[str, str]:
+    fields = {name.decode(): why.decode() for name, why in zip(row[::2], row[1::2], strict=True)}
+    return {name[len(QUARANTINE) : -len(WHY)]: why for name, why in fields.items() if name.startswith(QUARANTINE)}
 
 
 def why_quarantined(source: str, why: str) -> str:

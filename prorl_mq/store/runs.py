@@ -229,7 +229,6 @@ async def look(store: Store, runs: Sequence[RunRef]) -> list[RunStatus]:
     sizes = await store.read_many([("ZCARD", keys.backlog(run)) for run in runs])
     evals = await store.read_many([("ZCOUNT", keys.backlog(run), "-inf", "(0") for run in runs])
     quotas, able, held_back = allowed(book, used), await families.abilities(store), await paused(store)
-    able = able._replace(quarantined=await families.quarantined(store))
     return [
         RunStatus(
             run_id=public(run),

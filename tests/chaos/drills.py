@@ -6,6 +6,7 @@ does not collect this file: `test_prometheus.py` has the expressions of all aler
 
 import asyncio
 import re
+import signal
 import socket
 import sys
 import time
@@ -21,6 +22,7 @@ from prorl_mq.service import cancel, submit
 from prorl_mq.store.archive.place import DIRECTORY
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
+from prorl_mq.store.workers import living
 from tests.chaos.test_faults import one_batch
 from tests.metrics import test_prometheus
 from tests.metrics.test_prometheus import Prometheus, prometheus
@@ -32,6 +34,7 @@ SHORT = (  # what a drill cannot wait for, and in place of it
     (r"for: \d+m", "for: 2s"),
     (r"\[(5|10|15)m\]", "[20s]"),
     (r"> 7200", "> 6"),
+    (r"read_age_seconds > 30", "read_age_seconds > 5"),
 )
 
 
@@ -52,6 +55,23 @@ class Service:
         self._batches += 1
         limits = Limits(backoff_ms=20, max_attempts=1)
         await submit.accept(self.store, "default", one_batch(f"d{self._batches}", groups, 1, limits, **payload))
+
+    async def held(self, jobs: int) -> None:
+        """Returns when so many are under a lease."""
+
+        async def all_held() -> bool:
+            return int(await self.store.read("ZCARD", self.store.keys.leases)) >= jobs
+
+        await until(all_held, within_s=60)
+
+    async def three_of_run(self) -> None:
+        for number in {1, 2} - {int(name.rpartition("-")[2]) for name in self.workers(Stage.RUN)}:
+            self.world.start_worker(Stage.RUN, number)
+
+        async def all_live() -> bool:
+            return len([each for each in await living(self.store) if each.stage is Stage.RUN]) == 3
+
+        await until(all_live, within_s=60)
 
     def workers(self, stage: Stage) -> list[str]:
         return [name for name in self.world.workers if name.startswith(f"{stage}-")]
@@ -119,29 +139,61 @@ async def sound_tasks(service: Service) -> None:
 
 async def a_frozen_backend(service: Service) -> None:
     assert service.world.backend is not None
-    service.world.backend.send_signal(19)
+    service.world.backend.send_signal(signal.SIGSTOP)
 
 
 async def a_thawed_backend(service: Service) -> None:
     assert service.world.backend is not None
-    service.world.backend.send_signal(18)
+    service.world.backend.send_signal(signal.SIGCONT)
 
 
 async def dead_workers(service: Service) -> None:
     """Three at once, with eight jobs each."""
-    for number in (1, 2):
-        service.world.start_worker(Stage.RUN, number)
+    await service.three_of_run()
     await service.submit(24, run_ms=20_000)
-
-    async def all_held() -> bool:
-        return int(await service.store.read("ZCARD", service.store.keys.leases)) >= 24
-
-    await until(all_held, within_s=60)
+    await service.held(24)
     await service.none_alive(Stage.RUN)
 
 
 async def workers_that_live(service: Service) -> None:
     service.restart(Stage.RUN)
+    await cancel.cancel(service.store, "run", RUN)
+
+
+async def a_broken_library(service: Service) -> None:
+    await service.submit(30, init_ms="soon")  # no number: INIT raises
+
+
+async def a_repaired_one(service: Service) -> None:
+    """The next job that tries finds it so."""
+    await cancel.cancel(service.store, "run", RUN)
+    await service.submit(8)
+
+
+async def a_blocked_worker(service: Service) -> None:
+    """It has free slots, and work comes."""
+    await service.submit(1, block_ms=120_000)
+    await service.held(1)
+    await service.submit(20)
+
+
+async def the_worker_is_restarted(service: Service) -> None:
+    await cancel.cancel(service.store, "run", RUN)
+    await service.none_alive(Stage.RUN)
+    service.restart(Stage.RUN)
+
+
+async def a_handler_that_blocks(service: Service) -> None:
+    await service.submit(60, block_ms=700)
+
+
+async def time_passes(_: Service) -> None:
+    pass
+
+
+async def what_dies_slowly_is_cancelled(service: Service) -> None:
+    await service.submit(8, dies_ms=11_000)
+    await service.held(8)
     await cancel.cancel(service.store, "run", RUN)
 
 
@@ -182,6 +234,10 @@ DRILLS = (
     Drill("ProrlInfraErrors", a_broken_family, sound_tasks),
     Drill("ProrlBackendShut", a_frozen_backend, a_thawed_backend),
     Drill("ProrlReclaims", dead_workers, workers_that_live),
+    Drill("ProrlBreakerOpen", a_broken_library, a_repaired_one),
+    Drill("ProrlWorkerReadsNothing", a_blocked_worker, the_worker_is_restarted),
+    Drill("ProrlLoopLag", a_handler_that_blocks, the_old_jobs_are_cancelled),
+    Drill("ProrlCancelsSlow", what_dies_slowly_is_cancelled, time_passes),
     Drill("ProrlArchiveFault", no_room_for_the_archive, room_for_the_archive),
     Drill("ProrlApiMissing", no_api, an_api),
 )

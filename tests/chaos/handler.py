@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import random
+import time
 import zlib
 from typing import Any
 
@@ -37,7 +38,19 @@ def said(size: int, seed: int) -> Trajectory:
 class Chaos:
     data_sources = ("chaos",)
     schema = Schema(
-        optional=("init_ms", "run_ms", "eval_ms", "fail_init", "llm", "box", "linger", "stubborn", "said_bytes"),
+        optional=(
+            "init_ms",
+            "run_ms",
+            "eval_ms",
+            "fail_init",
+            "llm",
+            "box",
+            "linger",
+            "stubborn",
+            "said_bytes",
+            "block_ms",
+            "dies_ms",
+        ),
         sealed=("secret",),
     )
     needs_sandbox = False
@@ -58,6 +71,12 @@ class Chaos:
             left = f"sleep {payload.get('linger', 0)}"
             result = await context.sandbox.bash(f"(setsid {left} &); sleep 0.02; echo $((6*7))")
             assert result.output.strip() == "42", result
+        time.sleep(payload.get("block_ms", 0) / 1000)  # noqa: ASYNC251 - as a handler that blocks its event loop does
+        if dies_ms := payload.get("dies_ms"):
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                await asyncio.sleep(dies_ms / 1000)
         while payload.get("stubborn"):
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(3600)

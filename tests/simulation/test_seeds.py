@@ -8,9 +8,10 @@ from tests.simulation.options import STORM, derive
 from tests.simulation.replay import play, report
 from tests.simulation.server import Server
 
-RARE = [102, 136, 149, 206, 315, 407, 561, 629, 648, 784]  # met what is rarest
+RARE = [102, 136, 149, 206, 315, 407, 561, 629, 648, 784, 10_119, 10_161, 10_183]  # met what is rarest
 FOUND = [763, 2035, 2184]  # found a defect
 SEEDS = [*range(1, 80), *RARE, *FOUND]
+SPARE = range(10_000, 10_400)  # while those do not meet all: a change of the order of calls moves what a seed meets
 # Words of scripts and kinds of faults that some history of these seeds must meet.
 SOMETIMES = {
     "admit: -1", "claim: already", "claim: expired", "claim: stale", "confirm: confirmed",
@@ -26,10 +27,12 @@ SOMETIMES = {
 }  # fmt: skip
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_fixed_seeds_hold_every_invariant_and_meet_what_is_rare(server: Server) -> None:
     met: Counter[str] = Counter()
-    for seed in SEEDS:
+    for seed in [*SEEDS, *SPARE]:
+        if seed in SPARE and set(met) >= SOMETIMES:
+            break
         outcome = play(server, derive(seed, shares=STORM))
         assert not outcome.findings, report(outcome)
         met += outcome.counts

@@ -51,7 +51,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | lanes:families | set | lanes of task families, as their streams are called after `stage:` | leave with their stream |
 | intakes:T | set | names of the tenant's runs that have an intake: the tenant's Redis user writes them | permanent |
 | pools | set | names of the pools | permanent |
-| breakers | hash | image or task family that fails → its breaker, the last error | fields go at a success or in time |
+| breakers | hash | image or task family that fails, or is in quarantine → why | fields go at a success or in time |
 | images | hash | KEY NODE → what a node has of an image, or why not, and when that was noted | a week after the last |
 | images:jobs | hash | job → KEY of the image that it named last | fields go when their job is over; permanent |
 | bytes:eval | integer | bytes of what waits for EVAL | permanent |
@@ -59,7 +59,6 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | prorl | set | clients of the ProRL routes whose server is started | members leave by stop; permanent |
 | schemas | hash | data source → its handler's schema | permanent |
 | families | hash | digest, as workers name it → the data sources that they have | permanent |
-| quarantine | hash | data source whose groups wait in their backlog → why | fields go when it is released |
 """
 
 from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, Token
@@ -123,7 +122,6 @@ class Keys:
         self.lanes = prefix + "lanes"
         self.family_lanes = prefix + "lanes:families"
         self.families = prefix + "families"
-        self.quarantine = prefix + "quarantine"
         self.intakes = prefix + "intakes"
         self.prorl = prefix + "prorl"
         self.eval_bytes = prefix + "bytes:eval"

@@ -34,7 +34,6 @@ _VIEWED: Final = (
     *_SHARED_KEYS, *_READ_KEYS, "runs", "run:*", "backlog:*", "groups:*", "batch:*", "batches:*", "results:*", "pools",
     "duty:*", "unacked", "settings:*", "reservoir:*", "drawn:*", "parked:*", "carried:*", "dapo", "carrying",
     "paused:*", "archive:*", "archiving", "archive_state",
-    "quarantine",
 )  # fmt: skip
 _MIRROR: Final = (
     "+hset +hget +hmget +hgetall +hincrby +hincrbyfloat +rpush +lrange +llen +del +unlink +exists +expire +sadd +srem "
