@@ -17,13 +17,13 @@ from prorl_mq.schema.ids import EntryId, JobRef, Token
 from prorl_mq.schema.items import Advance, Claim, Held, Lane, Logged
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage, events
-from prorl_mq.schema.turns import PART, WORLD, Archive, World, numbered
+from prorl_mq.schema.turns import CHECKPOINT, PART, WORLD, Archive, Checkpoint, World, numbered
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store import jobs
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import RedisSettings
-from sandbox.errors import SandboxError
+from sandbox.errors import LinkCut, SandboxError, SandboxOverrun, SandboxTaken
 from sandbox.fake import FakeProvider, FakeSandbox
 from sandbox.isolators.layers.copying import Copies
 from sandbox.protocol import Fenced, Sandbox, SandboxSpec, Saved
@@ -36,6 +36,7 @@ from workers.inference.protocol import InferenceError
 from workers.process.worker import Worker
 from workers.stages import job_log
 from workers.stages.job_log import JobLog
+from workers.stages.log_faults import RestoreFailed
 from workers.stages.registry import Registry
 from workers.stages.run import RunStage
 from workers.stages.stage import packed
@@ -318,6 +319,44 @@ async def test_a_checkpoint_that_cannot_be_restored_is_not_tried_again(place: Pl
     async with place.worker("w4"):
         await place.at(Stage.EVAL)
     assert (place.family.rebuilt, place.family.restored) == ([False, True], [-1, -1])
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised", "tried_again"),
+    [
+        (SandboxOverrun("it had too much"), RestoreFailed, False),
+        (SandboxError("no answer in time"), RestoreFailed, False),
+        (LinkCut("away"), LinkCut, True),
+        (SandboxTaken("another attempt has it"), SandboxTaken, True),
+    ],
+)
+async def test_a_checkpoint_that_a_sandbox_dies_of_is_not_tried_again(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, fault: SandboxError, raised: type[Exception], *, tried_again: bool
+) -> None:
+    """Else each attempt dies of it, until there are no more. One that did not reach the sandbox says nothing of it."""
+
+    async def dies(_: FakeSandbox, __: bytes) -> None:
+        raise fault
+
+    monkeypatch.setattr(FakeSandbox, "restore", dies)
+    sent: list[bytes] = []
+
+    def send(record: Logged) -> "asyncio.Future[str]":
+        sent.append(record.data or b"")
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        answer.set_result("logged")
+        return answer
+
+    held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    point = CHECKPOINT + encode(Checkpoint(0, "d"))
+    before = [WORLD + encode(World(None, "another")), numbered(0, b"one"), numbered(1, b"two"), point]
+    log = JobLog(work, send, before, CheckpointArchives(queue.store))
+    await log.enter(await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test")))
+    with pytest.raises(raised):
+        await log.restore(encode(Archive("d", b"state")))
+    later = JobLog(work, send, [*before, *sent], CheckpointArchives(queue.store))
+    assert (later.checkpoint is not None) is tried_again
 
 
 async def test_an_attempt_that_died_while_it_made_calls_again_leaves_a_sandbox_that_nobody_uses(
