@@ -299,6 +299,24 @@ async def test_the_time_of_calls_that_are_made_again_is_not_the_policys() -> Non
     assert clock.stalled_s >= 0.4
 
 
+@pytest.mark.parametrize("left_s", [5, -1])
+async def test_a_call_that_is_made_again_may_last_as_long_as_it_might_before(left_s: float) -> None:
+    """However little the policy has left: a call that ran into another limit would answer otherwise."""
+    log = Log(cut_at=4)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler([*COUNTS[:2], "Done."]), tools=[Counter().tool(Resumes.KEPT)])
+    given: list[float] = []
+
+    async def timed(context: ToolContext, _: Any) -> ToolAnswer:
+        given.append(context.timeout_s)
+        return ToolAnswer(text=f"it is {len(given)}")
+
+    late, tool = RunClock(60), msgspec.structs.replace(Counter().tool(Resumes.KEPT), run=timed)
+    late.charge(60 - left_s)
+    await rollout(Log(log.records, rebuilds=True), World(), Sampler(["Done."]), tools=[tool], clock=late)
+    assert given == [Sampling().tool_timeout_ms / 1000] * 2
+
+
 @pytest.mark.parametrize(
     ("logged", "again"),
     [
