@@ -23,7 +23,7 @@ from prorl_mq.store import jobs
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import RedisSettings
-from sandbox.errors import LinkCut, SandboxError, SandboxOverrun, SandboxTaken
+from sandbox.errors import LinkCut, SandboxBusy, SandboxError, SandboxOverrun, SandboxTaken
 from sandbox.fake import FakeProvider, FakeSandbox
 from sandbox.isolators.layers.copying import Copies
 from sandbox.protocol import Fenced, Sandbox, SandboxSpec, Saved
@@ -327,6 +327,7 @@ async def test_a_checkpoint_that_cannot_be_restored_is_not_tried_again(place: Pl
         (SandboxOverrun("it had too much"), RestoreFailed, False),
         (SandboxError("no answer in time"), RestoreFailed, False),
         (LinkCut("away"), LinkCut, True),
+        (SandboxBusy("it is being restored"), SandboxBusy, True),
         (SandboxTaken("another attempt has it"), SandboxTaken, True),
     ],
 )

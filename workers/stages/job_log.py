@@ -12,7 +12,7 @@ from prorl_mq.schema.items import Logged
 from prorl_mq.schema.turns import CHECKPOINT, PART, WORLD, Archive, Checkpoint, Inherited, LogReader, World, numbered
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives, CheckpointSkipped
 from prorl_mq.store.payloads.limits import SMALL_BYTES
-from sandbox.errors import LinkCut, SandboxError, SandboxTaken
+from sandbox.errors import LinkCut, SandboxBusy, SandboxError, SandboxTaken
 from sandbox.protocol import Sandbox, Saved
 from workers import metrics
 from workers.handler import LogTaken
@@ -129,7 +129,7 @@ class JobLog:
         try:
             if point.digest:
                 await box.restore(await self._data(saved, file, point))
-        except (SandboxTaken, LinkCut):
+        except (SandboxTaken, SandboxBusy, LinkCut):
             raise  # that says nothing of the checkpoint
         except SandboxError as error:  # also a sandbox that died of it, and would do so each time
             await self._useless()
