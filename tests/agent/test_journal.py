@@ -332,6 +332,12 @@ async def test_a_call_that_is_made_again_may_last_as_long_as_it_might_before(lef
         ("Tue Nov 24 18:18:17 UTC 2026", "Wed Nov 25 00:00:01 UTC 2026"),
         ("Date: Tue, 24 Nov 2026 18:18:17 GMT", "Date: Wed, 25 Nov 2026 01:00:00 GMT"),
         ("14:02:11 up", "09:00:59 up"),
+        ("1\n[still running after 30 s; call again", "1\n[still running after 31 s; call again"),
+        ("[stopped after 30 s]", "[stopped after 33 s]"),
+        (
+            "[over the memory limit: everything that runs takes 2050 MiB of 2048 MiB; killed x (9), which takes 9 MiB]",
+            "[over the memory limit: everything that runs takes 2111 MiB of 2048 MiB; killed x (41), which takes 70 MiB]",
+        ),
     ],
 )
 def test_answers_of_two_sandboxes_that_are_alike_are_alike(logged: str, again: str) -> None:
@@ -370,6 +376,9 @@ def test_what_one_command_alone_says_differently_is_alike_for_that_command(
         ("12:30:def f():", "45:59:def f():"),
         ("latency 200ms", "latency 2ms"),
         ("balance: 3 s", "balance: 900 s"),
+        ("it is still running after 30 s", "it is still running after 31 s"),
+        ("takes 2050 MiB of 2048 MiB", "takes 2111 MiB of 2048 MiB"),
+        ("[over the memory limit: killed x]", "[over the memory limit: killed y]"),
         ("tmpl_admin.html", "tmpl_user.html"),
         ("2026-11-24", "2027-01-01"),
         ("Nov 24 was it", "Dec 3 was it"),
