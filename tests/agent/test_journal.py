@@ -336,7 +336,7 @@ async def test_a_call_that_is_made_again_may_last_as_long_as_it_might_before(lef
         ("[stopped after 30 s]", "[stopped after 33 s]"),
         (
             "[over the memory limit: everything that runs takes 2050 MiB of 2048 MiB; killed x (9), which takes 9 MiB]",
-            "[over the memory limit: everything that runs takes 2111 MiB of 2048 MiB; killed x (41), which takes 70 MiB]",
+            "[over the memory limit: everything that runs takes 211 MiB of 2048 MiB; killed x (41), which takes 7 MiB]",
         ),
     ],
 )

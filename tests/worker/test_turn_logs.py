@@ -20,7 +20,7 @@ from prorl_mq.schema.messages import Outcome, Stage, events
 from prorl_mq.schema.turns import CHECKPOINT, PART, WORLD, Archive, Checkpoint, World, numbered
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store import jobs
-from prorl_mq.store.payloads.checkpoints import CheckpointArchives
+from prorl_mq.store.payloads.checkpoints import CheckpointArchives, CheckpointSkipped, KeptCheckpoint
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import RedisSettings
 from sandbox.errors import LinkCut, SandboxBusy, SandboxError, SandboxOverrun, SandboxTaken
@@ -39,6 +39,7 @@ from workers.stages.job_log import JobLog
 from workers.stages.log_faults import RestoreFailed
 from workers.stages.registry import Registry
 from workers.stages.run import RunStage
+from workers.stages.save_pace import SavePace
 from workers.stages.stage import packed
 from workers.stages.work import Carried, Work
 
@@ -596,7 +597,8 @@ async def test_a_save_that_takes_long_or_fails_is_given_up_and_counted(
     box = await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test"))
     cut: list[bool] = []
 
-    async def save(*, max_bytes: int = 1 << 20) -> Saved:
+    async def save(*, max_bytes: int = 1 << 20, known: str | None = None) -> Saved:
+        del known
         if end == "broken":
             raise SandboxError(f"it does not answer, for {max_bytes} bytes")
         try:
@@ -637,9 +639,9 @@ async def test_nothing_is_noted_behind_a_log_that_was_given_up(queue: Queue) -> 
     box = await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test"))
     save, go = box.save, asyncio.Event()
 
-    async def slow(*, max_bytes: int = 1 << 20) -> Saved:
+    async def slow(*, max_bytes: int = 1 << 20, known: str | None = None) -> Saved:
         await go.wait()
-        return await save(max_bytes=max_bytes)
+        return await save(max_bytes=max_bytes, known=known)
 
     await box.mark()
     box.save = slow  # type: ignore[method-assign]
@@ -651,6 +653,39 @@ async def test_nothing_is_noted_behind_a_log_that_was_given_up(queue: Queue) -> 
     go.set()
     await log.acts()
     assert [record.data is None for record in sent] == [False, False, False, True]
+
+
+async def test_a_state_that_could_not_be_kept_is_kept_later_though_nothing_has_changed(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process ran, then other archives were being written; the third time nothing is in its way."""
+    held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    answered.set_result("logged")
+    archives, skips = CheckpointArchives(queue.store), ["others are being written"]
+    put = archives.put
+
+    async def once(ref: JobRef, data: bytes) -> KeptCheckpoint:
+        if skips:
+            raise CheckpointSkipped(skips.pop())
+        return await put(ref, data)
+
+    monkeypatch.setattr(archives, "put", once)
+    monkeypatch.setattr(SavePace, "due", lambda *_: True)
+    box = await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test"))
+    await box.mark()
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    log = JobLog(work, lambda _: answered, [], archives)
+    await log.enter(box)
+    await log.append(b"one", wait=True)
+    await box.write_file("/steps", b"1")
+    kept = []
+    for lost_now in (("process x",), (), ()):
+        box.lost = lost_now
+        log.rests(0)
+        await log.acts()
+        kept.append(log.checkpoint is not None)
+    assert kept == [False, False, True]
 
 
 async def test_a_log_that_was_given_up_in_a_new_sandbox_stays_so(queue: Queue) -> None:

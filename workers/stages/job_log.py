@@ -212,14 +212,15 @@ class JobLog:
         """
         clock = asyncio.get_running_loop().time
         began, size, changed = clock(), 0, True
+        known = self.checkpoint.digest if self.checkpoint else ""
         try:
-            saved = await box.save(max_bytes=CONTENT_BYTES)
+            saved = await box.save(max_bytes=CONTENT_BYTES, known=known)
         except SandboxError as error:
             log.info("job=%s: its sandbox was not saved: %s", self._work.held.ref, error)
             metrics.unsaved.inc()
             return
         else:
-            size, known = len(saved.data or b""), self.checkpoint.digest if self.checkpoint else ""
+            size = len(saved.data or b"")
             changed = bool(saved.lost or saved.too_large or size or saved.digest != known)
         finally:
             self._pace.saved(began, clock(), size, changed=changed)
