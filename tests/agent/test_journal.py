@@ -270,6 +270,27 @@ async def test_a_call_that_reaches_beyond_its_sandbox_is_not_made_again_in_a_new
         await rollout(Log(log.records, rebuilds=True), World(), Sampler([]), tools=[tool])
 
 
+@pytest.mark.parametrize("restored", [-1, 0])
+async def test_a_call_beyond_its_sandbox_that_was_under_way_when_that_was_lost_is_not_sent_again(restored: int) -> None:
+    """Nobody knows if it has acted. Turns before it, of other tools, are no reason to begin again."""
+    tools = [Counter().tool(Resumes.KEPT), msgspec.structs.replace(Counter().tool(Resumes.HERE), name="beyond")]
+    texts = [COUNTS[0], call("beyond", "{}")]
+    log = Log(cut_at=3)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler(texts), tools=tools)
+    sent: list[str] = []
+
+    async def again(_: ToolContext, __: Any) -> ToolAnswer:
+        sent.append("again")
+        return ToolAnswer(text="it is 1")
+
+    tools[1] = msgspec.structs.replace(tools[1], run=again)
+    tools[0] = Counter().tool(Resumes.KEPT)
+    with pytest.raises(LogDiffers, match="beyond was under way when its sandbox was lost"):
+        await rollout(Log(log.records, rebuilds=True, restored=restored), World(), Sampler(["Done."]), tools=tools)
+    assert sent == []
+
+
 async def test_a_rollout_that_does_not_end_its_calls_again_in_time_begins_again() -> None:
     log = Log(cut_at=3)
     with pytest.raises(Cut):

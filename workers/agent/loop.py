@@ -25,7 +25,7 @@ from workers.agent.renderer import Renderer
 from workers.agent.result import MAX_REFUSED_TURNS, AgentResult, LoopEnd, left_of, room_of
 from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
-from workers.agent.tools import Refused, Resumes, Tool, ToolAnswer, ToolContext, call_tool, refusal
+from workers.agent.tools import Refused, Resumes, Tool, ToolAnswer, ToolContext, beyond, call_tool, refusal
 from workers.handler import SandboxLost, TurnLog
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
 from workers.inference.run_clock import LONGEST_STALL_S, Patience, RunClock, Stalled, clock_until
@@ -132,7 +132,7 @@ class _Agent:
             used_s = self.clock.used_s
             await self.journal.sampled(completion, compacted, started_s=started, used_s=used_s, follows=follows)
         self.answer, self.replied = parsed.text or self.answer, ""
-        await self.journal.acts(past)
+        await self.journal.acts(past, beyond(self.tools, parsed.calls))
         done: list[ToolCall] = []
         try:
             stop = await self._act(parsed, completion, done, limit, room, past.results if past else None)
