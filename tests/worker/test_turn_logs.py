@@ -688,6 +688,35 @@ async def test_a_state_that_could_not_be_kept_is_kept_later_though_nothing_has_c
     assert kept == [False, False, True]
 
 
+async def test_a_log_that_lacks_a_record_takes_all_that_follow(place: Place) -> None:
+    """Records have places. Were those behind a gap counted from it, the next one would be taken for a repeat."""
+    place.family.saves = True
+    async with place.worker("w1"):
+        await place.waiting()
+    [*_, note, _] = kept = await place.log()
+    assert note[:1] == CHECKPOINT
+    await place.queue.command("HDEL", place.queue.keys.job(place.ref), f"log:{len(kept) - 2}")
+    place.family.ends.clear()
+    place.family.go.set()
+    async with place.worker("w2"):
+        await place.waiting(4)
+        turns = [record for record in await place.log() if record[:1] == b"t"]
+        assert turns == [numbered(number, b"record %d" % number) for number in range(5)]
+        place.family.ends.set()
+        await place.at(Stage.EVAL)
+
+
+async def test_a_log_without_its_first_record_is_not_taken_for_one_of_this_sandbox(queue: Queue) -> None:
+    held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    answered.set_result("logged")
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    for before, rebuilds in (([b"", numbered(0, b"one"), numbered(1, b"two")], True), ([], False)):
+        log = JobLog(work, lambda _: answered, before, CheckpointArchives(queue.store))
+        await log.enter(await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test")))
+        assert log.rebuilds is rebuilds
+
+
 async def test_a_log_that_was_given_up_in_a_new_sandbox_stays_so(queue: Queue) -> None:
     """Redis has room again before all calls are made again. A log of that alone would let a drain end the rollout in
     front of its next turn, though no attempt could continue there.

@@ -105,7 +105,8 @@ class JobLog:
         """
         self._box, self._sandbox = box, box.handle.sandbox_id
         here, world = self._sandbox, self._world
-        self.rebuilds = bool(self.inherited) if world is None else world.sandbox != here or not world.whole
+        # Turns without a word of where their calls were made were made in another sandbox: those of a fork, mostly.
+        self.rebuilds = bool(self.before) if world is None else world.sandbox != here or not world.whole
         # A Redis that has lost its last second may give one entry to two workers, and to neither as a later attempt.
         claim, mine = self._work.claim, f"{self._work.held.token} {secrets.token_hex(8)}"
         fenced = await box.fence(claim.attempts + claim.deaths + claim.releases, mine)
