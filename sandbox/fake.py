@@ -174,7 +174,7 @@ class FakeSandbox:
         self._marked, self._digest = dict(self.files), ""
         return ()
 
-    async def save(self, *, max_bytes: int = 64 << 20) -> Saved:
+    async def save(self, *, max_bytes: int = 64 << 20, known: str | None = None) -> Saved:
         self._require_alive()
         if self._marked is None:
             return Saved(data=None, digest="", files=0, content_bytes=0, lost=("all of it: it was not marked",))
@@ -186,7 +186,7 @@ class FakeSandbox:
             return Saved(data=None, digest="", files=0, content_bytes=0, lost=lost, too_large=True)
         data = msgspec.msgpack.encode((sorted(changed.items()), gone))
         digest = hashlib.blake2b(data, digest_size=20).hexdigest() if changed or gone else ""
-        if digest == self._digest:
+        if digest == (self._digest if known is None else known):
             return Saved(data=None, digest=digest, files=0, content_bytes=0, lost=self.lost)
         self._digest = digest
         files = len(changed) + len(gone)

@@ -227,8 +227,10 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def save(self, *, max_bytes: int = 64 << 20) -> Saved:
-        """Files, shell and kernel, as they differ from the mark. `max_bytes`: of the archive, before compression."""
+    async def save(self, *, max_bytes: int = 64 << 20, known: str | None = None) -> Saved:
+        """Files, shell and kernel, as they differ from the mark. `max_bytes`: of the archive, before compression;
+        `known`: the digest of the one that the caller has, where that is not the last one.
+        """
         ...
 
     async def restore(self, data: bytes) -> None:

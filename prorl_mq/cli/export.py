@@ -62,7 +62,7 @@ def _rows(paths: Sequence[Path]) -> Iterator[Row]:
 def _sample(path: Path, number: int, line: bytes) -> Sample:
     try:
         return msgspec.json.decode(line, type=Sample)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         fault = f"{path}:{number} is not a sample written by `prorl-mq submit`: {error}"
         raise ConfigurationError(fault) from None
 

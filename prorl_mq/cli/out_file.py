@@ -110,7 +110,7 @@ class OutFile:
             place += len(line)
             try:
                 self._note(msgspec.json.decode(line, type=_Written))
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 fault = f"{self.path}:{number} is not a sample written by this command: choose another --out"
                 raise ConfigurationError(fault) from None
 

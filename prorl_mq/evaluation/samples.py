@@ -104,5 +104,5 @@ def groups(submitted: Sequence[Submitted]) -> dict[str, tuple[str, int]]:
 def _decoded(path: Path, number: int, line: bytes) -> KeptSample:
     try:
         return msgspec.json.decode(line, type=KeptSample)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigurationError(f"{path}:{number} is not a sample of an evaluation: {error}") from None

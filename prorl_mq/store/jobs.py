@@ -62,11 +62,11 @@ async def timeline(store: Store, ref: JobRef) -> str:
 
 
 async def log(store: Store, ref: JobRef) -> list[bytes]:
-    """The records in a job's log of turns, oldest first."""
+    """The records in a job's log of turns, oldest first. One that is gone is empty: the others keep their places."""
     key = store.keys.job(ref)
     count = int(await store.read("HGET", key, "logged") or 0)
     records = await store.read("HMGET", key, *(f"log:{place}" for place in range(count))) if count else []
-    return [record for record in records if record is not None]
+    return [record or b"" for record in records]
 
 
 class LogPart(NamedTuple):

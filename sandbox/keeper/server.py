@@ -77,7 +77,7 @@ class Keeper:
                 await self._watch(WorkerStart(request.name, request.started_ms), reader, writer)
             else:
                 await self._hand_out(request, reader, writer)
-        except (OSError, ValueError, msgspec.DecodeError):
+        except (OSError, ValueError, msgspec.DecodeError, RecursionError):
             pass
         finally:
             writer.close()

@@ -136,8 +136,9 @@ class SocketSandbox:
         header = (await self._call({"op": "mark"})).header
         return self._read(Saved, {**NOTHING, **header}).lost
 
-    async def save(self, *, max_bytes: int = 64 << 20) -> Saved:
-        header, payload = await self._call({"op": "save", "max_bytes": max_bytes}, timeout_s=SAVE_S)
+    async def save(self, *, max_bytes: int = 64 << 20, known: str | None = None) -> Saved:
+        request = {"op": "save", "max_bytes": max_bytes, "known": known}
+        header, payload = await self._call(request, timeout_s=SAVE_S)
         return self._read(Saved, header, data=payload or None)
 
     async def restore(self, data: bytes) -> None:

@@ -35,7 +35,7 @@ class ServerAnswer(NamedTuple):
         """The reason of an answer that is no success; without a code where it is none of this protocol."""
         try:
             return msgspec.json.decode(self.body, type=Refusal)
-        except (msgspec.MsgspecError, UnicodeError):
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return Refusal(error="", message=repr(self.body[:200]))
 
 
@@ -211,7 +211,7 @@ class RemoteServer:
             raise self._fault(answer, name)
         try:
             return msgspec.json.decode(answer.body, type=kind)
-        except (msgspec.MsgspecError, UnicodeError) as error:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise self._nonsense(str(error)) from error
 
     def _fault(self, answer: ServerAnswer, name: str) -> SandboxError:

@@ -270,6 +270,27 @@ async def test_a_call_that_reaches_beyond_its_sandbox_is_not_made_again_in_a_new
         await rollout(Log(log.records, rebuilds=True), World(), Sampler([]), tools=[tool])
 
 
+@pytest.mark.parametrize("restored", [-1, 0])
+async def test_a_call_beyond_its_sandbox_that_was_under_way_when_that_was_lost_is_not_sent_again(restored: int) -> None:
+    """Nobody knows if it has acted. Turns before it, of other tools, are no reason to begin again."""
+    tools = [Counter().tool(Resumes.KEPT), msgspec.structs.replace(Counter().tool(Resumes.HERE), name="beyond")]
+    texts = [COUNTS[0], call("beyond", "{}")]
+    log = Log(cut_at=3)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler(texts), tools=tools)
+    sent: list[str] = []
+
+    async def again(_: ToolContext, __: Any) -> ToolAnswer:
+        sent.append("again")
+        return ToolAnswer(text="it is 1")
+
+    tools[1] = msgspec.structs.replace(tools[1], run=again)
+    tools[0] = Counter().tool(Resumes.KEPT)
+    with pytest.raises(LogDiffers, match="beyond was under way when its sandbox was lost"):
+        await rollout(Log(log.records, rebuilds=True, restored=restored), World(), Sampler(["Done."]), tools=tools)
+    assert sent == []
+
+
 async def test_a_rollout_that_does_not_end_its_calls_again_in_time_begins_again() -> None:
     log = Log(cut_at=3)
     with pytest.raises(Cut):
@@ -299,6 +320,24 @@ async def test_the_time_of_calls_that_are_made_again_is_not_the_policys() -> Non
     assert clock.stalled_s >= 0.4
 
 
+@pytest.mark.parametrize("left_s", [5, -1])
+async def test_a_call_that_is_made_again_may_last_as_long_as_it_might_before(left_s: float) -> None:
+    """However little the policy has left: a call that ran into another limit would answer otherwise."""
+    log = Log(cut_at=4)
+    with pytest.raises(Cut):
+        await rollout(log, World(), Sampler([*COUNTS[:2], "Done."]), tools=[Counter().tool(Resumes.KEPT)])
+    given: list[float] = []
+
+    async def timed(context: ToolContext, _: Any) -> ToolAnswer:
+        given.append(context.timeout_s)
+        return ToolAnswer(text=f"it is {len(given)}")
+
+    late, tool = RunClock(60), msgspec.structs.replace(Counter().tool(Resumes.KEPT), run=timed)
+    late.charge(60 - left_s)
+    await rollout(Log(log.records, rebuilds=True), World(), Sampler(["Done."]), tools=[tool], clock=late)
+    assert given == [Sampling().tool_timeout_ms / 1000] * 2
+
+
 @pytest.mark.parametrize(
     ("logged", "again"),
     [
@@ -314,6 +353,12 @@ async def test_the_time_of_calls_that_are_made_again_is_not_the_policys() -> Non
         ("Tue Nov 24 18:18:17 UTC 2026", "Wed Nov 25 00:00:01 UTC 2026"),
         ("Date: Tue, 24 Nov 2026 18:18:17 GMT", "Date: Wed, 25 Nov 2026 01:00:00 GMT"),
         ("14:02:11 up", "09:00:59 up"),
+        ("1\n[still running after 30 s; call again", "1\n[still running after 31 s; call again"),
+        ("[stopped after 30 s]", "[stopped after 33 s]"),
+        (
+            "[over the memory limit: everything that runs takes 2050 MiB of 2048 MiB; killed x (9), which takes 9 MiB]",
+            "[over the memory limit: everything that runs takes 211 MiB of 2048 MiB; killed x (41), which takes 7 MiB]",
+        ),
     ],
 )
 def test_answers_of_two_sandboxes_that_are_alike_are_alike(logged: str, again: str) -> None:
@@ -352,6 +397,9 @@ def test_what_one_command_alone_says_differently_is_alike_for_that_command(
         ("12:30:def f():", "45:59:def f():"),
         ("latency 200ms", "latency 2ms"),
         ("balance: 3 s", "balance: 900 s"),
+        ("it is still running after 30 s", "it is still running after 31 s"),
+        ("takes 2050 MiB of 2048 MiB", "takes 2111 MiB of 2048 MiB"),
+        ("[over the memory limit: killed x]", "[over the memory limit: killed y]"),
         ("tmpl_admin.html", "tmpl_user.html"),
         ("2026-11-24", "2027-01-01"),
         ("Nov 24 was it", "Dec 3 was it"),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import msgspec
 import pytest
 from pyarrow import parquet
 
@@ -75,9 +74,10 @@ def test_the_documented_columns_are_the_columns() -> None:
     assert list(kinds) == list(Row.__struct_fields__)
 
 
-def test_what_is_no_sample_is_named_and_leaves_nothing(samples: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [b'{"job_id": "x"}', b'{"job_id": ' + b"[" * 20_000], ids=["less", "nested"])
+def test_what_is_no_sample_is_named_and_leaves_nothing(samples: Path, tmp_path: Path, text: bytes) -> None:
     with samples.open("ab") as file:
-        file.write(msgspec.json.encode({"job_id": "x"}) + b"\n")
+        file.write(text + b"\n")
     done = prorl("export", samples, "--out", tmp_path / "out.parquet")
     assert (done.returncode, f"{samples}:4 is not a sample" in done.stderr) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["samples.jsonl"]

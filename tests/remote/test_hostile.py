@@ -18,7 +18,7 @@ from sandbox.protocol import Sandbox, SandboxHandle, SandboxLimits, SandboxSpec
 from sandbox.remote import provider as provider_module
 from sandbox.remote.access import SERVER, TOKEN_FILE, ServerAccess, access_from
 from sandbox.remote.http import RemoteServer, ServerAnswer
-from sandbox.remote.messages import NewSandbox
+from sandbox.remote.messages import Hello, NewSandbox
 from sandbox.remote.patience import patiently
 from sandbox.remote.provider import RemoteProvider
 from sandbox.serving import routes
@@ -64,6 +64,14 @@ async def put(machine: Machine, wanted: NewSandbox) -> ServerAnswer:
         return await server.exchange("PUT", f"/sandboxes/{NAME}", msgspec.json.encode(wanted))
     finally:
         await server.aclose()
+
+
+def test_an_answer_that_is_nested_without_end_is_nonsense() -> None:
+    nested = b'{"protocol": 1, "x": ' + b"[" * 30_000 + b"]" * 30_000 + b"}"
+    assert ServerAnswer(400, nested, 0.0).refusal.error == ""
+    server = RemoteServer(access_from({SERVER: "http://127.0.0.1:1", TOKEN_FILE: "f"}))
+    with pytest.raises(SandboxError, match="recursion"):
+        server._read(ServerAnswer(200, nested, 0.0), Hello)
 
 
 @pytest.mark.parametrize("guarded", [True, False])

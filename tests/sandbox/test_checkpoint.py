@@ -559,3 +559,19 @@ async def test_a_save_that_nobody_waits_for_any_more_holds_no_act_up(create: Cre
     began = asyncio.get_running_loop().time()
     assert (await box.named("1.0").ipython("print(kept)")).output == "7\n"
     assert asyncio.get_running_loop().time() - began < OBEY_S / 2
+
+
+@one_kind
+async def test_an_archive_that_was_not_kept_is_given_again_to_who_lacks_it(create: Create) -> None:
+    """Else a state that could not be kept once, for a process that ran or a disk that was full, is never kept."""
+    box, _ = await pair(create)
+    number = (await said(box, "echo x >file; sleep 1000 & echo $!")).splitlines()[-1]
+    first = await box.save(known="")
+    assert (first.lost != (), first.data is not None) == (True, True)
+    assert (await box.save(known="")).data is None, "what cannot be kept now is not packed each time"
+    await said(box, f"kill {number}; wait")
+    again = await box.save(known="")
+    assert (again.lost, again.data is None) == ((), False)
+    later = await box.save(known=again.digest)
+    assert (later.data, later.digest) == (None, again.digest)
+    assert (await box.save(known="another")).data == again.data

@@ -17,13 +17,13 @@ from prorl_mq.schema.ids import EntryId, JobRef, Token
 from prorl_mq.schema.items import Advance, Claim, Held, Lane, Logged
 from prorl_mq.schema.lifecycle import State, Verb
 from prorl_mq.schema.messages import Outcome, Stage, events
-from prorl_mq.schema.turns import PART, WORLD, Archive, World, numbered
+from prorl_mq.schema.turns import CHECKPOINT, PART, WORLD, Archive, Checkpoint, World, numbered
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store import jobs
-from prorl_mq.store.payloads.checkpoints import CheckpointArchives
+from prorl_mq.store.payloads.checkpoints import CheckpointArchives, CheckpointSkipped, KeptCheckpoint
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import RedisSettings
-from sandbox.errors import SandboxError
+from sandbox.errors import LinkCut, SandboxBusy, SandboxError, SandboxOverrun, SandboxTaken
 from sandbox.fake import FakeProvider, FakeSandbox
 from sandbox.isolators.layers.copying import Copies
 from sandbox.protocol import Fenced, Sandbox, SandboxSpec, Saved
@@ -36,8 +36,10 @@ from workers.inference.protocol import InferenceError
 from workers.process.worker import Worker
 from workers.stages import job_log
 from workers.stages.job_log import JobLog
+from workers.stages.log_faults import RestoreFailed
 from workers.stages.registry import Registry
 from workers.stages.run import RunStage
+from workers.stages.save_pace import SavePace
 from workers.stages.stage import packed
 from workers.stages.work import Carried, Work
 
@@ -320,6 +322,45 @@ async def test_a_checkpoint_that_cannot_be_restored_is_not_tried_again(place: Pl
     assert (place.family.rebuilt, place.family.restored) == ([False, True], [-1, -1])
 
 
+@pytest.mark.parametrize(
+    ("fault", "raised", "tried_again"),
+    [
+        (SandboxOverrun("it had too much"), RestoreFailed, False),
+        (SandboxError("no answer in time"), RestoreFailed, False),
+        (LinkCut("away"), LinkCut, True),
+        (SandboxBusy("it is being restored"), SandboxBusy, True),
+        (SandboxTaken("another attempt has it"), SandboxTaken, True),
+    ],
+)
+async def test_a_checkpoint_that_a_sandbox_dies_of_is_not_tried_again(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, fault: SandboxError, raised: type[Exception], *, tried_again: bool
+) -> None:
+    """Else each attempt dies of it, until there are no more. One that did not reach the sandbox says nothing of it."""
+
+    async def dies(_: FakeSandbox, __: bytes) -> None:
+        raise fault
+
+    monkeypatch.setattr(FakeSandbox, "restore", dies)
+    sent: list[bytes] = []
+
+    def send(record: Logged) -> "asyncio.Future[str]":
+        sent.append(record.data or b"")
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        answer.set_result("logged")
+        return answer
+
+    held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    point = CHECKPOINT + encode(Checkpoint(0, "d"))
+    before = [WORLD + encode(World(None, "another")), numbered(0, b"one"), numbered(1, b"two"), point]
+    log = JobLog(work, send, before, CheckpointArchives(queue.store))
+    await log.enter(await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test")))
+    with pytest.raises(raised):
+        await log.restore(encode(Archive("d", b"state")))
+    later = JobLog(work, send, [*before, *sent], CheckpointArchives(queue.store))
+    assert (later.checkpoint is not None) is tried_again
+
+
 async def test_an_attempt_that_died_while_it_made_calls_again_leaves_a_sandbox_that_nobody_uses(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -556,7 +597,8 @@ async def test_a_save_that_takes_long_or_fails_is_given_up_and_counted(
     box = await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test"))
     cut: list[bool] = []
 
-    async def save(*, max_bytes: int = 1 << 20) -> Saved:
+    async def save(*, max_bytes: int = 1 << 20, known: str | None = None) -> Saved:
+        del known
         if end == "broken":
             raise SandboxError(f"it does not answer, for {max_bytes} bytes")
         try:
@@ -597,9 +639,9 @@ async def test_nothing_is_noted_behind_a_log_that_was_given_up(queue: Queue) -> 
     box = await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test"))
     save, go = box.save, asyncio.Event()
 
-    async def slow(*, max_bytes: int = 1 << 20) -> Saved:
+    async def slow(*, max_bytes: int = 1 << 20, known: str | None = None) -> Saved:
         await go.wait()
-        return await save(max_bytes=max_bytes)
+        return await save(max_bytes=max_bytes, known=known)
 
     await box.mark()
     box.save = slow  # type: ignore[method-assign]
@@ -611,6 +653,68 @@ async def test_nothing_is_noted_behind_a_log_that_was_given_up(queue: Queue) -> 
     go.set()
     await log.acts()
     assert [record.data is None for record in sent] == [False, False, False, True]
+
+
+async def test_a_state_that_could_not_be_kept_is_kept_later_though_nothing_has_changed(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process ran, then other archives were being written; the third time nothing is in its way."""
+    held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    answered.set_result("logged")
+    archives, skips = CheckpointArchives(queue.store), ["others are being written"]
+    put = archives.put
+
+    async def once(ref: JobRef, data: bytes) -> KeptCheckpoint:
+        if skips:
+            raise CheckpointSkipped(skips.pop())
+        return await put(ref, data)
+
+    monkeypatch.setattr(archives, "put", once)
+    monkeypatch.setattr(SavePace, "due", lambda *_: True)
+    box = await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test"))
+    await box.mark()
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    log = JobLog(work, lambda _: answered, [], archives)
+    await log.enter(box)
+    await log.append(b"one", wait=True)
+    await box.write_file("/steps", b"1")
+    kept = []
+    for lost_now in (("process x",), (), ()):
+        box.lost = lost_now
+        log.rests(0)
+        await log.acts()
+        kept.append(log.checkpoint is not None)
+    assert kept == [False, False, True]
+
+
+async def test_a_log_that_lacks_a_record_takes_all_that_follow(place: Place) -> None:
+    """Records have places. Were those behind a gap counted from it, the next one would be taken for a repeat."""
+    place.family.saves = True
+    async with place.worker("w1"):
+        await place.waiting()
+    [*_, note, _] = kept = await place.log()
+    assert note[:1] == CHECKPOINT
+    await place.queue.command("HDEL", place.queue.keys.job(place.ref), f"log:{len(kept) - 2}")
+    place.family.ends.clear()
+    place.family.go.set()
+    async with place.worker("w2"):
+        await place.waiting(4)
+        turns = [record for record in await place.log() if record[:1] == b"t"]
+        assert turns == [numbered(number, b"record %d" % number) for number in range(5)]
+        place.family.ends.set()
+        await place.at(Stage.EVAL)
+
+
+async def test_a_log_without_its_first_record_is_not_taken_for_one_of_this_sandbox(queue: Queue) -> None:
+    held = Held(JobRef("acme:r:g:0"), Token("1.1"), EntryId("1-1"), Stage.RUN, None, POOL)
+    answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    answered.set_result("logged")
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    for before, rebuilds in (([b"", numbered(0, b"one"), numbered(1, b"two")], True), ([], False)):
+        log = JobLog(work, lambda _: answered, before, CheckpointArchives(queue.store))
+        await log.enter(await FakeProvider(lambda _: "", node=NODE).create(SandboxSpec(owner="test")))
+        assert log.rebuilds is rebuilds
 
 
 async def test_a_log_that_was_given_up_in_a_new_sandbox_stays_so(queue: Queue) -> None:

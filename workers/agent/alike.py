@@ -19,12 +19,16 @@ _VARYING: Final = re.compile(
     rf"|{_DAY}\b\d{{2}}\s{_MONTH}\s\d{{4}}\s{_CLOCK}|{_CLOCK}"
     r"|\bin\s\d+\.\d+\s?(?:s|seconds)\b|^(?:real|user|sys)\s+\d+m\d+\.\d+s$"  # durations: test runners, `time`
     r"|\bat\s0x[0-9a-f]{6,16}\b"  # places in memory, of Python's objects
-    r"|/tmp/tmp(?:[a-z0-9_]{8}|\.[A-Za-z0-9]{10})\b",  # temporary files, of Python and mktemp
+    r"|/tmp/tmp(?:[a-z0-9_]{8}|\.[A-Za-z0-9]{10})\b"  # temporary files, of Python and mktemp
+    r"|^\[(?:still running|stopped) after \d+ s\b",  # our own tools, of a call that had no more time
     re.MULTILINE,
 )
 # Digests of commits have their time in them; those of files have not.
 _COMMITS: Final = re.compile(r"\bgit\b")
 _COMMIT: Final = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])(?:[0-9a-f]{40}|[0-9a-f]{7,12})\b")
+# The sandbox's own lines about a limit: how far it was passed by then is chance.
+_LIMIT: Final = re.compile(r"^\[over the (?:memory|disk) limit: .*\]$", re.MULTILINE)
+_MEASURED: Final = re.compile(r"\b\d+ MiB\b|(?<=\()\d+(?=\))")  # sizes, and numbers of processes
 _BACKGROUND: Final = re.compile(r"(?<![&>])&(?![&>])")
 _JOB: Final = re.compile(r"^(\[\d+\]) +\d+$", re.MULTILINE)
 
@@ -46,6 +50,7 @@ def masked(text: str, volatile: Sequence[str] = (), asked: str = "") -> str:
         text = _COMMIT.sub("~", text)
     if _BACKGROUND.search(asked):
         text = _JOB.sub(r"\1 ~", text)
+    text = _LIMIT.sub(lambda line: _MEASURED.sub("~", line[0]), text)
     return _VARYING.sub("~", text)
 
 

@@ -114,12 +114,18 @@ class Journal:
         """True if the calls of this turn are to be made again, in a new sandbox."""
         return self._log is not None and self._log.rebuilds and turn > self._log.restored
 
-    async def acts(self, past: "PastTurn | None") -> None:
-        """Returns once calls may act: in front of the first one that is new, it notes that all before are made."""
+    async def acts(self, past: "PastTurn | None", beyond: Sequence[str] = ()) -> None:
+        """Returns once calls may act: in front of the first one that is new, it notes that all before are made.
+        `beyond`: tools of this turn that act beyond the sandbox.
+
+        Raises `LogDiffers` where such a call was under way when the sandbox was lost: nobody knows if it has acted.
+        """
         if self._log is None:
             return
         await self._log.acts()
         if self._log.rebuilds and (past is None or past.results is None):
+            if past is not None and beyond:
+                raise LogDiffers(f"{beyond[0]} was under way when its sandbox was lost, and reaches beyond it")
             await self._log.rebuilt()
 
     @property

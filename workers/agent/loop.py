@@ -25,10 +25,10 @@ from workers.agent.renderer import Renderer
 from workers.agent.result import MAX_REFUSED_TURNS, AgentResult, LoopEnd, left_of, room_of
 from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
-from workers.agent.tools import Refused, Resumes, Tool, ToolAnswer, ToolContext, call_tool, refusal
+from workers.agent.tools import Refused, Resumes, Tool, ToolAnswer, ToolContext, beyond, call_tool, refusal
 from workers.handler import SandboxLost, TurnLog
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
-from workers.inference.run_clock import Patience, RunClock, Stalled, clock_until
+from workers.inference.run_clock import LONGEST_STALL_S, Patience, RunClock, Stalled, clock_until
 
 Reply = Callable[[str], Awaitable[str | None]]  # what an environment says to a turn that called no tool; None: the end
 _MARGIN_S = 2.0  # kept of RUN's budget to hand over what there is
@@ -132,7 +132,7 @@ class _Agent:
             used_s = self.clock.used_s
             await self.journal.sampled(completion, compacted, started_s=started, used_s=used_s, follows=follows)
         self.answer, self.replied = parsed.text or self.answer, ""
-        await self.journal.acts(past)
+        await self.journal.acts(past, beyond(self.tools, parsed.calls))
         done: list[ToolCall] = []
         try:
             stop = await self._act(parsed, completion, done, limit, room, past.results if past else None)
@@ -278,7 +278,7 @@ class _Agent:
         if result is None:
             clock = asyncio.get_running_loop().time
             started = clock()
-            answer = await self._answer(call, len(done))
+            answer = await self._answer(call, len(done), max(0.1, self.clock.left_s))
             final, refused = answer.final, answer.refused is not None
             result = CallResult(answer.text, answer.ok, refused, clock() - started)
             metrics.tool_calls.labels(answer.refused or ("ok" if answer.ok else "failed")).inc()
@@ -312,7 +312,7 @@ class _Agent:
         try:
             with self.clock.held():
                 async with self.patience.waiting("calls that are made again"):
-                    answer = await self._answer(call, place)
+                    answer = await self._answer(call, place, LONGEST_STALL_S)
         except Stalled as error:
             raise LogDiffers(f"{where} was not made again in time: {error}") from error
         again = CallResult(answer.text, answer.ok, answer.refused is not None, past.seconds)
@@ -320,14 +320,14 @@ class _Agent:
         if answer.final or not same:
             raise LogDiffers(f"{where} answers otherwise than the log tells: {difference(past, again)}")
 
-    async def _answer(self, call: Call, place: int) -> ToolAnswer:
+    async def _answer(self, call: Call, place: int, within_s: float) -> ToolAnswer:
         if call.error is not None:
             return refusal(Refused.UNREADABLE, call.error)
         box = self.sandbox
         if box is not None and self.journal.keeps:
             box = box.named(f"{self.record.turns}.{place}")
-        timeout_s = max(0.1, min(self.sampling.tool_timeout_ms / 1000, self.clock.left_s))
-        return await call_tool(self.tools, call.name, call.arguments, ToolContext(sandbox=box, timeout_s=timeout_s))
+        context = ToolContext(sandbox=box, timeout_s=min(self.sampling.tool_timeout_ms / 1000, within_s))
+        return await call_tool(self.tools, call.name, call.arguments, context)
 
     def _turn_record(
         self, prompt_tokens: int, started: float, completion: Completion, parsed: Parsed, done: Sequence[ToolCall]

@@ -17,6 +17,7 @@ from msgspec import Meta
 from prorl_mq.process import tracing
 from prorl_mq.schema.faults import Cause
 from sandbox.protocol import EditorCommand, Sandbox
+from workers.agent.calls import Call
 
 MAX_ARGUMENT_BYTES = 256 << 10
 MAX_OUTPUT_CHARS = 16 << 10
@@ -156,6 +157,12 @@ def _plain(spec: Mapping[str, Any]) -> dict[str, Any]:
     choices = [choice for choice in spec.get("anyOf", ()) if choice.get("type") != "null"]
     kept = {key: value for key, value in spec.items() if key not in {"anyOf", "default"}}
     return {**choices[0], **kept} if choices else kept
+
+
+def beyond(tools: Sequence[Tool], calls: Sequence[Call]) -> list[str]:
+    """The tools among those that are called which also act beyond the sandbox."""
+    reach = {tool.name for tool in tools if tool.resumes is Resumes.HERE}
+    return [call.name for call in calls if call.name in reach]
 
 
 async def call_tool(tools: Sequence[Tool], name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolAnswer:

@@ -14,11 +14,15 @@ class EventReader:
 
     def __init__(self, event: Callable[[bytes], None]) -> None:
         self._event = event
-        self._rest = b""
+        self._rest = bytearray()  # of a line that is not over: each piece of it is looked at once
 
     def feed(self, data: bytes) -> None:
         """Takes the next bytes. Raises what the receiver of events raises, and `BrokenAnswer` for an endless event."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        whole, over, rest = data.rpartition(b"\n")
+        lines = bytes(self._rest + whole).split(b"\n") if over else []
+        if over:
+            self._rest.clear()
+        self._rest += rest
         if len(self._rest) > _MAX_EVENT_BYTES:
             raise BrokenAnswer(f"an event exceeds {_MAX_EVENT_BYTES} bytes")
         for line in lines:

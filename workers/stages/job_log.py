@@ -12,7 +12,7 @@ from prorl_mq.schema.items import Logged
 from prorl_mq.schema.turns import CHECKPOINT, PART, WORLD, Archive, Checkpoint, Inherited, LogReader, World, numbered
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives, CheckpointSkipped
 from prorl_mq.store.payloads.limits import SMALL_BYTES
-from sandbox.errors import CannotRestore, SandboxError
+from sandbox.errors import LinkCut, SandboxBusy, SandboxError, SandboxTaken
 from sandbox.protocol import Sandbox, Saved
 from workers import metrics
 from workers.handler import LogTaken
@@ -105,7 +105,8 @@ class JobLog:
         """
         self._box, self._sandbox = box, box.handle.sandbox_id
         here, world = self._sandbox, self._world
-        self.rebuilds = bool(self.inherited) if world is None else world.sandbox != here or not world.whole
+        # Turns without a word of where their calls were made were made in another sandbox: those of a fork, mostly.
+        self.rebuilds = bool(self.before) if world is None else world.sandbox != here or not world.whole
         # A Redis that has lost its last second may give one entry to two workers, and to neither as a later attempt.
         claim, mine = self._work.claim, f"{self._work.held.token} {secrets.token_hex(8)}"
         fenced = await box.fence(claim.attempts + claim.deaths + claim.releases, mine)
@@ -129,7 +130,9 @@ class JobLog:
         try:
             if point.digest:
                 await box.restore(await self._data(saved, file, point))
-        except CannotRestore as error:
+        except (SandboxTaken, SandboxBusy, LinkCut):
+            raise  # that says nothing of the checkpoint
+        except SandboxError as error:  # also a sandbox that died of it, and would do so each time
             await self._useless()
             raise RestoreFailed(str(error)) from error
         except PayloadUnavailable as error:
@@ -210,14 +213,15 @@ class JobLog:
         """
         clock = asyncio.get_running_loop().time
         began, size, changed = clock(), 0, True
+        known = self.checkpoint.digest if self.checkpoint else ""
         try:
-            saved = await box.save(max_bytes=CONTENT_BYTES)
+            saved = await box.save(max_bytes=CONTENT_BYTES, known=known)
         except SandboxError as error:
             log.info("job=%s: its sandbox was not saved: %s", self._work.held.ref, error)
             metrics.unsaved.inc()
             return
         else:
-            size, known = len(saved.data or b""), self.checkpoint.digest if self.checkpoint else ""
+            size = len(saved.data or b"")
             changed = bool(saved.lost or saved.too_large or size or saved.digest != known)
         finally:
             self._pace.saved(began, clock(), size, changed=changed)

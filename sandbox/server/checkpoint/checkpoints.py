@@ -102,7 +102,7 @@ class Checkpoints:
                 return self._mark(), b""
             if request["op"] == "save":
                 try:
-                    return self._save(min(int(request["max_bytes"]), MOST_BYTES), hangup)
+                    return self._save(min(int(request["max_bytes"]), MOST_BYTES), request.get("known"), hangup)
                 except MemoryError:
                     return saved(self._kept, ["all of it: there is no memory to save it in"], too_large=True), b""
             if request["op"] == "lend":
@@ -136,7 +136,7 @@ class Checkpoints:
         self._kept = Kept(tree, {}, NEVER, self._marked.edits, tools.kernel.cells, b"", [], "")
         return {"lost": []}
 
-    def _save(self, limit: int, hangup: int) -> Reply:
+    def _save(self, limit: int, known: str | None, hangup: int) -> Reply:
         marked, kept, tools = self._marked, self._kept, self._tools
         if marked is None or kept is None:
             return saved(kept, [NOT_MARKED]), b""
@@ -151,11 +151,11 @@ class Checkpoints:
             return saved(kept, [*lost, f"all files: there are {error}"], too_large=True), b""
         lost += [f"{path} cannot be looked into" for path in tree.closed]
         same = kept.tree is not None and tree.entries == kept.tree.entries and kept.edits == tools.editor.edits
-        if same and shell == kept.shell and kernel == kept.kernel:
+        if same and shell == kept.shell and kernel == kept.kernel and (lost or known in (None, kept.digest)):
             self._kept = kept._replace(shell_seen=seen, cells=tools.kernel.cells, kernel_lost=kernel_lost)
             return saved(kept, lost), b""
         made = kept._replace(tree=tree, shell=shell, shell_seen=seen, kernel=kernel, kernel_lost=kernel_lost)
-        return self._packed(limit, made, lost)
+        return self._packed(limit, made, lost, kept.digest if known is None else known)
 
     def _shell_made(self, marked: Marked, kept: Kept, lost: list[str]) -> tuple[dict[str, Any], tuple[int, int | None]]:
         """Its difference from the mark, and when that was so. Between two calls only a trap changes anything."""
@@ -185,7 +185,7 @@ class Checkpoints:
             self._lasting_threads = True
             return b"", [f"all names of the kernel: {error}"]
 
-    def _packed(self, limit: int, kept: Kept, lost: list[str]) -> Reply:
+    def _packed(self, limit: int, kept: Kept, lost: list[str], known: str) -> Reply:
         marked, tree, editor = self._marked, kept.tree, self._tools.editor
         assert marked is not None
         assert tree is not None
@@ -208,12 +208,11 @@ class Checkpoints:
         restless += sorted(path for path in before if path not in again.entries)
         lost += [*packer.lost, *(f"{path} changed while it was saved" for path in restless[:MOST_LOST])]
         whole = again.settled and not restless and not packer.lost
-        known = digest == kept.digest
         self._kept = kept = kept._replace(
             tree=tree if whole else None, edits=list(editor.edits), cells=self._tools.kernel.cells, digest=digest
         )
         files = len(changes.changed) + len(changes.gone)
-        return saved(kept, lost, files=files, content_bytes=writer.bytes_added), b"" if known else data
+        return saved(kept, lost, files=files, content_bytes=writer.bytes_added), b"" if digest == known else data
 
     def _unkept(self, marked: Marked) -> list[str]:
         """A line for each process and open file that is not of the shell or the kernel as they begin."""

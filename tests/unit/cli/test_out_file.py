@@ -68,13 +68,14 @@ def test_half_a_line_is_cut_off_and_written_again(tmp_path: Path) -> None:
     assert jobs(path) == ["r:g:0", "r:g:1"]
 
 
-def test_a_file_with_other_content_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["dear diary\n", "[" * 20_000 + "\n"], ids=["text", "nested"])
+def test_a_file_with_other_content_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes"
-    path.write_text("dear diary\n")
+    path.write_text(text)
     for fresh in (False, True):
         with pytest.raises(ConfigurationError, match="notes:1 is not a sample"):
             OutFile(path, fresh=fresh)
-    assert path.read_text() == "dear diary\n"
+    assert path.read_text() == text
 
 
 def test_a_file_has_one_writer(tmp_path: Path) -> None:

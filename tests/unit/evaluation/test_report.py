@@ -122,9 +122,10 @@ def test_a_half_line_and_samples_of_other_groups_are_left_out(tmp_path: Path) ->
     (tmp_path / samples.FILE).write_bytes(text)
     [placed] = samples.read(tmp_path, definition)
     assert (placed.set, placed.task) == ("one", 0)
-    (tmp_path / samples.FILE).write_bytes(text + b"\nx\n")
-    with pytest.raises(ConfigurationError, match=r"samples.jsonl:4 is not a sample"):
-        list(samples.read(tmp_path, definition))
+    for other in (b"x", b'{"a":' + b"[" * 20_000):
+        (tmp_path / samples.FILE).write_bytes(text + b"\n" + other + b"\n")
+        with pytest.raises(ConfigurationError, match=r"samples.jsonl:4 is not a sample"):
+            list(samples.read(tmp_path, definition))
 
 
 def test_only_the_same_rows_at_the_same_threshold_are_compared(made: Results) -> None:
