@@ -148,11 +148,14 @@ async def load(store: Store, sources: Iterable[str]) -> dict[str, Schema]:
     wanted = sorted(set(sources))
     if not wanted:
         return {}
-    found = await store.read("HMGET", store.keys.schemas, *wanted)
+    key, names = store.keys.schemas, list[bytes]()
+    found = await store.read("HMGET", key, *wanted)
+    if None in found:  # again, with all names at once: a worker may announce it between two reads
+        found, names = await store.read_at_once([("HMGET", key, *wanted), ("HKEYS", key)])
     schemas: dict[str, Schema] = {}
     for source, packed in zip(wanted, found, strict=True):
         if packed is None:
-            known = [name.decode() for name in await store.read("HKEYS", store.keys.schemas)]
+            known = [name.decode() for name in names]
             if not known:
                 raise NoWorkersYet(
                     f"no worker has started so far, so the data source {source!r} is not known: start workers; what "

@@ -1,7 +1,11 @@
 """enroll: a worker that starts announces its task families and its node's lane, also where memory is full."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
+from prorl_mq.errors import UnknownDataSource
 from prorl_mq.schema.messages import Stage
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store import families, work
@@ -55,3 +59,27 @@ async def test_a_worker_may_start_while_memory_is_full(small: Queue) -> None:
     await fill(small)
     assert await work.enroll(small.store, SCHEMAS, "n7") == "enrolled"
     assert await families.load(small.store, SCHEMAS) == SCHEMAS
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_family_that_is_announced_while_it_is_looked_for_is_found(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, *, at_once: bool
+) -> None:
+    """The control reads what there is, and then its names: it knows none of that name, and means the same."""
+    store = queue.store
+    read_at_once = store.read_at_once
+
+    async def later(commands: Sequence[Any]) -> list[Any]:
+        if at_once:
+            await work.enroll(store, SCHEMAS, None)
+            return await read_at_once(commands)
+        found = await store.read_many(commands[:1])
+        await work.enroll(store, SCHEMAS, None)
+        return [*found, *await store.read_many(commands[1:])]
+
+    monkeypatch.setattr(store, "read_at_once", later)
+    if at_once:
+        assert await families.load(store, ["sums"]) == {"sums": SCHEMAS["sums"]}
+    else:
+        with pytest.raises(UnknownDataSource, match="'sums': did you mean 'sums'"):
+            await families.load(store, ["sums"])
