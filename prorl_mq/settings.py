@@ -119,7 +119,7 @@ def _options(setting: Setting, environ: Mapping[str, str]) -> dict[str, Any]:
         "metavar": setting.metavar,
         "help": _help(setting),
         "choices": setting.choices or None,
-        "required": setting.required or None,
+        "required": (setting.required and setting.given(environ) is None) or None,
         "nargs": setting.nargs,
         "const": setting.alone,
     }

@@ -107,7 +107,7 @@ def _steps(server: RedisServer, scratch: Path, jobs: int, *, mirrored: bool) -> 
     _, setting = fresh(server, scratch, jobs)
     settings = RedisSettings(url=server.unix_url)
     program, _ = programs.dashboard(setting.scratch, settings, port=0, database=DATABASE, token="-")
-    started = [start_worker(program.argv, environment({}), program.log)] if mirrored else []
+    started = [start_worker(program.argv, environment(program.env), program.log)] if mirrored else []
     follower, pids = Follower(server.client, str(server.socket_path)), [each.pid for each in started]
     try:
         if mirrored:

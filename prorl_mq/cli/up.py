@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import os
-import re
 import sys
 
 from prorl_mq import local_token
@@ -16,6 +15,7 @@ from prorl_mq.dashboard.settings import installed
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import tokenizers
 from prorl_mq.schema.messages import Stage
+from prorl_mq.servers import hidden
 
 FAULTS = (ConfigurationError,)
 
@@ -79,7 +79,7 @@ def ready(service: LocalService, seconds: float) -> str:
     rows = {
         **addresses(service),
         "ProRL v1": compat_base(service),
-        "Redis": re.sub(r"://[^/@]*@", "://", service.redis.url) if service.redis else "",  # without a password
+        "Redis": hidden(service.redis.url) if service.redis else "",
         "workers": f"{workers}; {settings.slots} jobs at a time in each",
         **({} if settings.tokenizer else {"tokenizer": tokenizers.NONE}),
         "backends": ", ".join(service.backends) or "none; add one: POST /v1/pools/policy/backends",

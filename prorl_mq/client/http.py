@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 import msgspec
@@ -152,12 +152,11 @@ class HttpDoor:
         loop = asyncio.get_running_loop()
         if self._http is None or self._loop is not loop:
             connector = aiohttp.UnixConnector(self._uds, limit=0) if self._uds else aiohttp.TCPConnector(limit=0)
-            self._loop, self._http = (
-                loop,
-                aiohttp.ClientSession(
-                    connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=self._uds is None
-                ),
-            )
+            # A proxy of the environment reaches other machines. It is shown neither this one's token nor its prompts.
+            near = self._uds is not None or local_token.is_loopback(urlsplit(self.url).hostname or "")
+            cookies = aiohttp.DummyCookieJar()
+            self._loop = loop
+            self._http = aiohttp.ClientSession(connector=connector, cookie_jar=cookies, trust_env=not near)
         return self._http
 
     def _find(self) -> None:

@@ -19,7 +19,7 @@ DATABASE: Final = 1
 TOKEN: Final = "PRORL_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 SETTINGS: Final = (
     Setting("role", "keep RQ's records up to date, or serve the page", choices=("project", "serve")),
-    replace(REDIS, required=True, variable=None),
+    replace(REDIS, required=True),
     replace(NAMESPACE, variable=None),
     Setting("--database", "number of the Redis database for RQ's records", type=int, default=DATABASE),
     Setting("--rebuild", "write every record again, and end", alone=True),
@@ -41,7 +41,7 @@ class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True):
 def settings_from(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> DashboardSettings:
     """Raises `ConfigurationError`."""
     parser = argparse.ArgumentParser(prog="python -m prorl_mq.dashboard", description=__doc__)
-    add(parser, SETTINGS, {})
+    add(parser, SETTINGS, environ)
     given = parser.parse_args(argv)
     token = environ.get(TOKEN, "")
     if given.role == "serve" and not token:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import msgspec
 
@@ -92,8 +92,7 @@ class Child:
         with contextlib.ExitStack() as stack:
             log = None
             if self.program.log is not None:
-                self.program.log.parent.mkdir(parents=True, exist_ok=True)
-                log = stack.enter_context(self.program.log.open("ab"))
+                log = stack.enter_context(_log_of(self.program.log))
                 self._log_from = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *self.program.argv,
@@ -177,6 +176,14 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # what it left behind
             self._guard.tell("-", process.pid)
+
+
+def _log_of(path: Path) -> IO[bytes]:
+    """Its user's alone, also where an earlier release has left it: errors quote answers, backends log prompts."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = path.open("ab")
+    os.fchmod(log.fileno(), 0o600)
+    return log
 
 
 def _end_with_owner(number: int) -> Callable[[], None] | None:

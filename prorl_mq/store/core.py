@@ -41,7 +41,9 @@ READING: Final = frozenset({
     "ZSCAN", "ZSCORE",
 })  # fmt: skip
 
-USERS: Final = ("ACL", "USERS")  # of which other words write
+USERS: Final = ("ACL", "USERS")
+USAGE: Final = ("MEMORY", "USAGE")
+_READING: Final = frozenset({USERS, USAGE})  # of which other words write
 
 
 class Repeat(Enum):
@@ -310,7 +312,7 @@ class Core:
 
 def _must_read(command: Command) -> None:
     name = command[0]
-    if name not in READING and tuple(command) != USERS:
+    if name not in READING and tuple(command[:2]) not in _READING:
         raise ValueError(f"{name!r} may change something: call a verb, or a function of prorl_mq.store that writes")
 
 

@@ -4,17 +4,18 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import InvalidCursor
+from prorl_mq.schema import forms
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import GroupRef, RunRef, batch_ref, group_ref, run_of, run_ref
 from prorl_mq.schema.intake import ANSWER_FIELD, REPORT_FIELD, RESULT_FIELD, TRAINERS
 from prorl_mq.schema.items import Ack
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.status import BatchReport
-from prorl_mq.store.core import USERS
+from prorl_mq.store.core import USAGE, USERS
 from prorl_mq.store.server.acl import trainer_of
 from prorl_mq.store.store import BATCH, Store, batched
 
@@ -23,6 +24,10 @@ BLOBS_AT_ONCE: Final = 1_000  # that one script deletes: a few milliseconds of R
 RESULTS = frozenset({RESULT_FIELD, REPORT_FIELD})
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"  # stands where a name is not UTF-8
 INTAKES: Final = 4_096  # of one tenant in one look
+NAMES: Final = 65_536  # of one tenant: Redis weighs them in two milliseconds
+NAME_BYTES: Final = 512  # that a set takes for one, on average: at most 96, and its own
+KEY_NAMES: Final = 8  # as much as the key itself may take
+_RUN: Final = re.compile(forms.NAME.encode())
 READ_BLOCK_MS = 4_000  # one blocking read; a longer wait is several
 
 
@@ -150,10 +155,19 @@ async def intakes(store: Store) -> list[RunRef]:
 
 
 async def intakes_of(store: Store, tenant: str) -> list[RunRef]:
-    """A tenant's runs that have an intake, `INTAKES` of them in one look; names that are none of a run are left out."""
-    found = await store.read("SRANDMEMBER", store.keys.intakes_of(tenant), INTAKES)
-    names = [name.decode(errors="replace") for name in found]
-    return [run_ref(tenant, name) for name in names if ":" not in name and UNREADABLE not in name]
+    """A tenant's runs that have an intake, `INTAKES` of them in one look; names that are none of a run are left out.
+
+    Raises `ResponseError` for a set that holds more than names of runs do: what the tenant's user has put there is read
+    by every API process, again and again.
+    """
+    key = store.keys.intakes_of(tenant)
+    count, used = await store.read_many([("SCARD", key), (*USAGE, key, "SAMPLES", 0)])
+    if count > NAMES or (used or 0) > NAME_BYTES * (count + KEY_NAMES):
+        raise ResponseError(
+            f"{count} names in {used} bytes are no names of runs with an intake: remove those that are none (SREM)"
+        )
+    found = await store.read("SRANDMEMBER", key, INTAKES)
+    return [run_ref(tenant, name.decode()) for name in found if _RUN.fullmatch(name)]
 
 
 async def drop_answers(store: Store, run: RunRef, answers: Sequence[str]) -> None:

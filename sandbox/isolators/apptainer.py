@@ -24,7 +24,13 @@ from sandbox.images.cache import Image, ImageCache, limit_bytes
 from sandbox.images.environment import environment_of
 from sandbox.images.tool import call
 from sandbox.isolators import outside, socket_dir
-from sandbox.isolators.apptainer_argv import PLACES, ApptainerLayout, apptainer_argv, configuration
+from sandbox.isolators.apptainer_argv import (
+    PLACES,
+    ApptainerLayout,
+    apptainer_argv,
+    apptainer_environment,
+    configuration,
+)
 from sandbox.isolators.bringup import START_S, Started, abandon, bring_up, start_failed
 from sandbox.isolators.bubblewrap_argv import PATH, PYTHON_DIR, WORKSPACE, server_argv
 from sandbox.isolators.cpus import on_cpus
@@ -247,6 +253,7 @@ class ApptainerProvider:
             # Apptainer's own processes drop their environment; what follows this prefix goes to process 1.
             mark = {f"APPTAINERENV_{name}": value for name, value in label.marked(directory).items()}
             environment = {"PATH": PATH, "APPTAINER_CONFIGDIR": str(directory / "apptainer"), **mark}
+            environment |= apptainer_environment(layout)
             with on_cpus(spec, self._groups):
                 front = launch(
                     [*enter, *writable.argv(descriptors, self._prefix), *apptainer_argv(layout)],

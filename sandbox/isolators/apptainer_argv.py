@@ -1,6 +1,7 @@
 """The command line and the configuration of Apptainer: pure functions of what the sandbox is to be."""
 
 import csv
+import errno
 import io
 from collections.abc import Mapping, Sequence
 
@@ -70,19 +71,28 @@ def apptainer_argv(layout: ApptainerLayout) -> list[str]:
     argv += ["--uts", "--hostname", "sandbox", "--pwd", "/", "--scratch", ",".join((*SCRATCH, *in_memory))]
     argv += [] if layout.network else ["--net", "--network", "none"]
     argv += ["--security", f"seccomp:{layout.holder_profile}"] if layout.holder_profile else []
+    return [*argv, layout.image, *layout.payload]
+
+
+def apptainer_environment(layout: ApptainerLayout) -> dict[str, str]:
+    """Mounts: every user of the machine reads command lines, and the name of a sandbox's door is a secret.
+
+    Raises `OSError` for one that would be read as several.
+    """
     binds = [(source, path, True) for path, source in sorted(layout.writable.items()) if source is not None]
     binds += [(layout.runtime, RUNTIME, False)]
     binds += [(source, path, False) for path, source in layout.files.items()]
     binds += [(layout.python_dir, PYTHON_DIR, False)] if layout.python_dir else []
     binds += [(mount.source, mount.target, mount.writable) for mount in layout.mounts]
-    for source, target, writable in binds:
-        argv += ["--mount", _bind(source, target, writable=writable)]
-    return [*argv, layout.image, *layout.payload]
+    lines = [_bind(source, target, writable=writable) for source, target, writable in binds]
+    if split := next((each for each in lines if "\n" in each or "\r" in each), None):
+        raise OSError(errno.EINVAL, f"a path of the sandbox has a line break: {split!r}")
+    return {"APPTAINER_MOUNT": "\n".join(lines)}
 
 
 def _bind(source: str, target: str, *, writable: bool) -> str:
-    """One line of comma-separated values, quoted where a path needs it."""
+    """One line of comma-separated values, quoted where a path needs it. Apptainer wants as many in each line."""
     text = io.StringIO()
-    fields = ["type=bind", f"source={source}", f"destination={target}", *([] if writable else ["ro"])]
+    fields = ["type=bind", f"source={source}", f"destination={target}", "type=bind" if writable else "ro"]
     csv.writer(text, lineterminator="").writerow(fields)
     return text.getvalue()

@@ -9,6 +9,7 @@ import pytest
 from prorl_mq.client import AsyncClient, ServiceError
 from prorl_mq.client.http import AT_ONCE_BYTES, HttpDoor
 from prorl_mq.client.transport import Unreachable
+from prorl_mq.process.ports import free_port
 from tests.api.service import batch
 
 TEXT = "x" * (1 << 16)
@@ -39,6 +40,29 @@ async def test_one_door_serves_one_event_loop_after_the_other(ingress: str) -> N
         return asyncio.run(once())
 
     assert [await asyncio.to_thread(ask) for _ in range(2)] == [0, 0]
+
+
+@pytest.mark.anyio
+async def test_the_token_of_this_machine_passes_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clusters set `http_proxy` for everybody, often without `no_proxy`."""
+    heard = list[bytes]()
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    monkeypatch.setenv("PRORL_TOKEN", "known-here-alone")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    async with await asyncio.start_server(proxy, "127.0.0.1", 0) as server:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        for host in ("127.0.0.1", "localhost", "elsewhere.invalid"):
+            door = HttpDoor(f"http://{host}:{free_port()}")
+            with pytest.raises(Unreachable):
+                await door.runs()
+            await door.aclose()
+    assert {head.split(b":")[1] for head in heard} == {b"//elsewhere.invalid"}, "only that one is for the proxy"
+    assert not any(b"known-here-alone" in head for head in heard)
 
 
 @pytest.mark.anyio

@@ -237,7 +237,7 @@ async def status_or_nothing(door: Path, place: str) -> str:
         return ""
 
 
-async def test_connections_end_with_the_rollout(door: Path) -> None:
+async def test_connections_end_with_the_rollout(door: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with echo() as port, made([f"localhost:{port}"]).listening(door):
         reader, _ = await sent(door, connect(f"localhost:{port}"))
         await reader.readuntil(b"\r\n\r\n")
@@ -246,6 +246,7 @@ async def test_connections_end_with_the_rollout(door: Path) -> None:
         assert await ended == b""
     with pytest.raises(ConnectionError):
         await asyncio.open_unix_connection(str(door / SOCKET))
+    assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
 
 
 @pytest.mark.parametrize("steps", range(6))

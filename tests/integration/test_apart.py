@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from redis.exceptions import NoPermissionError, OutOfMemoryError
+from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
 from prorl_mq.duties import intake as duty
 from prorl_mq.duties import load_weights, probe_backends, sweep
@@ -81,6 +81,18 @@ async def test_a_registry_of_another_kind_hides_its_own_runs_alone(store: Store,
     finally:
         await ask(store.redis, "ACL", "DELUSER", f"{store.keys.namespace}-trainer-good")
     assert (await answered(store, GOOD), await left_out(store, "intake")) == (["q"], 1)
+
+
+@pytest.mark.parametrize("names", [["x" * 100_000], [f"r{number}" for number in range(results.NAMES + 1)]])
+async def test_a_registry_that_holds_more_than_names_of_runs_is_not_read(store: Store, names: list[str]) -> None:
+    """A tenant's Redis user may add what it likes, of half a gigabyte each, and every look would fetch that."""
+    full = ["r" * 90 + f"{number:06d}" for number in range(4 * results.INTAKES)]
+    await ask(store.redis, "SADD", store.keys.intakes_of("good"), *full, "\x1b[2J", "r" * 97)
+    assert len(await results.intakes_of(store, "good")) >= results.INTAKES - 2
+    await ask(store.redis, "SADD", store.keys.intakes_of("bad"), *names)
+    with pytest.raises(ResponseError, match="no names of runs"):
+        await results.intakes_of(store, "bad")
+    assert await results.intakes_of(store, "nobody") == []
 
 
 async def test_an_intake_of_another_kind_is_left_out_and_the_others_are_answered(

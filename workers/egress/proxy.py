@@ -73,6 +73,9 @@ class EgressProxy:
         try:
             with contextlib.suppress(OSError, EOFError):
                 await self._served(reader, writer)
+        except asyncio.CancelledError:
+            if not self._over:
+                raise  # else asyncio logs a trace for each connection that was open at the end
         finally:
             self._open.discard(task)
             writer.transport.abort()

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from prorl_mq.cli import tasks_file
+from prorl_mq.cli.local import programs
 from prorl_mq.cli.local.place import redis_of
 from prorl_mq.errors import ConfigurationError
 
@@ -38,10 +39,9 @@ async def run(given: argparse.Namespace) -> int:
         "--state-dir",
         str(given.state_dir),
     ]
-    secrets = {"PRORL_REDIS_USERNAME": redis.username, "PRORL_REDIS_PASSWORD": redis.password}
     process = await asyncio.create_subprocess_exec(
-        *argv, "--redis", redis.url, "--namespace", redis.namespace, stdin=asyncio.subprocess.PIPE,
-        env={**os.environ, **{name: value for name, value in secrets.items() if value}},
+        *argv, "--namespace", redis.namespace, stdin=asyncio.subprocess.PIPE,
+        env={**os.environ, **programs.credentials(redis)},
     )  # fmt: skip
     await process.communicate(b"\n".join(rows))
     return process.returncode or 0

@@ -12,6 +12,7 @@ import msgspec
 
 from prorl_mq.cli.local.settings import ServiceSettings
 from prorl_mq.process.children import Program
+from prorl_mq.settings import REDIS
 from prorl_mq.shipped import shipped
 from prorl_mq.store.server.connection import RedisSettings
 
@@ -29,7 +30,7 @@ def api(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
 
 
 def _api(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
-    argv = [PYTHON, "-m", "api", "--redis", redis.url, "--namespace", redis.namespace, "--port", str(port)]
+    argv = [PYTHON, "-m", "api", "--namespace", redis.namespace, "--port", str(port)]
     argv += ["--tokens", str(settings.tokens)] if settings.tokens else ["--state-dir", str(settings.state_dir)]
     argv += ["--open"] if settings.open else []
     mode = {"PRORL_DURABILITY": "replicated"} if settings.replicas else {}
@@ -60,7 +61,7 @@ def workers(settings: ServiceSettings, redis: RedisSettings) -> Iterator[Program
     """One program for each worker process."""
     for stage, count in settings.processes.items():
         argv = [PYTHON, "-m", "workers", "--stage", stage.value, "--slots", str(settings.slots)]
-        argv += ["--redis", redis.url, "--namespace", redis.namespace, "--sandbox", settings.sandbox]
+        argv += ["--namespace", redis.namespace, "--sandbox", settings.sandbox]
         argv += ["--state-dir", str(settings.state_dir), "--grace-ms", str(int(settings.grace_s * 1000))]
         if settings.tokenizer is not None:
             argv += ["--tokenizer", str(settings.tokenizer)]
@@ -80,14 +81,14 @@ def keeper(settings: ServiceSettings, redis: RedisSettings) -> Program | None:
     """None where there are no sandboxes to keep."""
     if settings.sandbox == "none":
         return None
-    argv = [PYTHON, "-m", "workers.node.keeper", "--redis", redis.url, "--namespace", redis.namespace]
+    argv = [PYTHON, "-m", "workers.node.keeper", "--namespace", redis.namespace]
     argv += ["--sandbox", settings.sandbox, "--state-dir", str(settings.state_dir)]
     return Program(name="keeper", argv=argv, log=logs(settings) / "keeper.log", env=credentials(redis))
 
 
 def dashboard(logs: Path, redis: RedisSettings, *, port: int, database: int, token: str) -> list[Program]:
     """The projector, and the page on `port`."""
-    argv = [PYTHON, "-m", "prorl_mq.dashboard", "--redis", redis.url, "--namespace", redis.namespace]
+    argv = [PYTHON, "-m", "prorl_mq.dashboard", "--namespace", redis.namespace]
     argv += ["--database", str(database)]
     secret = {**credentials(redis), "PRORL_DASHBOARD_TOKEN": token}
     return [
@@ -116,8 +117,10 @@ def sweep(settings: ServiceSettings) -> list[str] | None:
 
 
 def credentials(redis: RedisSettings) -> dict[str, str]:
-    """Credentials of children: never on a command line, which every user of the machine can read."""
-    env = {}
+    """Redis for children: never on a command line, which every user of the machine can read. A URL may hold a password
+    or two.
+    """
+    env = {REDIS.variable: redis.url} if REDIS.variable else {}
     if redis.username:
         env["PRORL_REDIS_USERNAME"] = redis.username
     if redis.password:

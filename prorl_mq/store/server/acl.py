@@ -6,11 +6,13 @@ them for any other namespace and for each trainer's tenant.
 """
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
+from prorl_mq.schema import forms
 from prorl_mq.settings import NAMESPACE, Setting, add
 
 SETTINGS: Final = (
@@ -62,7 +64,12 @@ _TRAINER_WRITES: Final = (
 
 
 def users(namespace: str = "prorl", tenants: Sequence[str] = ()) -> dict[str, str]:
-    """User name → its rules, without a password and switched off."""
+    """User name → its rules, without a password and switched off. Raises `ValueError` for a name that Redis would read
+    as a pattern or as rules: it opens what is another's.
+    """
+    for name in (namespace, *tenants):
+        if not re.fullmatch(forms.NAME, name):
+            raise ValueError(f"{name[:200]!r}: {forms.WORDS[forms.NAME]}")
     prefix = f"{{{namespace}}}:"
     full = " ".join(f"~{prefix}{key}" for key in _SHARED_KEYS)
     readable = " ".join(f"%R~{prefix}{key}" for key in _READ_KEYS)
@@ -105,7 +112,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m prorl_mq.store.server.acl", description=__doc__)
     add(parser, SETTINGS, {})
     given = parser.parse_args(argv)
-    print("\n".join(lines(given.namespace, given.tenant)))
+    try:
+        found = lines(given.namespace, given.tenant)
+    except ValueError as error:
+        parser.error(str(error))
+    print("\n".join(found))
 
 
 if __name__ == "__main__":

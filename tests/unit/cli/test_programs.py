@@ -1,0 +1,30 @@
+"""What stands on the command lines of a service's processes, which every user of the machine can read."""
+
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from prorl_mq.cli.local import programs
+from prorl_mq.cli.local.settings import ServiceSettings
+from prorl_mq.dashboard import settings as dashboard
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.server.connection import RedisSettings
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://user:pass-word@db:6379/1", "redis+sentinel://:pass-word@s1:26379/main/0?sentinel_password=pass-word"],
+)
+def test_no_process_of_a_service_shows_a_password(tmp_path: Path, url: str) -> None:
+    redis = RedisSettings(url=url, username="ann", password="pass-word-too")
+    settings = ServiceSettings(state_dir=tmp_path, processes=dict.fromkeys(Stage, 1), redis=redis)
+    keeper = programs.keeper(settings, redis)
+    assert keeper is not None
+    page = programs.dashboard(tmp_path, redis, port=0, database=1, token="pass-word")
+    api, compat = programs.api(settings, redis, 1), programs.compat(settings, redis, 2)
+    made = [api, compat, keeper, *programs.workers(settings, redis), *page]
+    assert "pass-word" not in " ".join(chain.from_iterable(each.argv for each in made))
+    assert {each.env["PRORL_REDIS"] for each in made} == {url}
+    found = dashboard.settings_from([*page[0].argv[3:]], page[0].env).redis
+    assert (found.url, found.username, found.password) == (url, "ann", "pass-word-too")
