@@ -14,7 +14,7 @@ from prorl_mq.schema.trajectory import Trajectory, check
 from tests.agent.chat import call
 from tests.external.conftest import HELLO, TOOL, TOOLS, Attempt, attempt
 from workers.agent.result import LoopEnd
-from workers.external.interception import NOT_RUN, ClientCall, End, Refuse, UnnamedResult
+from workers.external.interception import NOT_RUN, ClientCall, End, Refuse
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"
@@ -140,26 +140,6 @@ async def test_a_text_stands_for_a_result_from_then_on(door: Path, guarded: bool
         texts = [made.renderer.text(each) for each in made.policy.prompts[1:]]
     assert [("the secret" in text, "[removed]" in text) for text in texts] == [(not guarded, guarded)] * 3
     assert guard is None or [text for _, text in guard.results] == ["the secret", "a.py"], "each is judged once"
-
-
-@pytest.mark.parametrize("given", ["", "other"])
-async def test_a_result_without_the_id_of_its_call_is_judged_as_that_of_the_next_one(door: Path, given: str) -> None:
-    guard = Guard()
-    async with attempt(door, [f"{LIST}\n{READ}", "Done."], interceptor=guard) as (made, client):
-        first = await said(made, client)
-        listed, read = results(first, "a.py", "hunter2")
-        await said(made, client, first, read, {**listed, "tool_call_id": given})
-    assert [(call.place, text) for call, text in guard.results] == [(1, "hunter2"), (0, "a.py")]
-
-
-async def test_a_result_that_no_later_request_would_name_is_not_replaced_in_silence(door: Path) -> None:
-    async with attempt(door, [LIST, "Done."], interceptor=Guard(secret="[removed]")) as (made, client):
-        first = await said(made, client)
-        [unnamed] = results(first, "the secret")
-        body = {**ASKED, "messages": [HELLO, first, {**unnamed, "tool_call_id": "other"}]}
-        assert (await client.post(CHAT, json=body, headers=made.headers)).status_code == 503
-        assert isinstance(made.recording.failure, UnnamedResult)
-        assert len(made.policy.prompts) == 1
 
 
 @pytest.mark.parametrize("by", ["call", "result"])

@@ -5,13 +5,12 @@ What was sampled is never changed. A call that is refused does not reach the har
 place of a result, and sampled again. Both its answers are trained, and the refusal is prompt.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
-from prorl_mq.schema.faults import Cause
-from workers.external.forest import Forest, Node, Placement
+from workers.external.forest import Forest, Node
 from workers.external.history import Said
 from workers.handler import Run
 
@@ -52,12 +51,6 @@ class Interceptor(Protocol):
         ...
 
 
-class UnnamedResult(Exception):
-    """A harness brings results without the ids of their calls."""
-
-    cause = Cause.WORKER
-
-
 class Interceptable:
     """A task family whose third-party agents may be watched."""
 
@@ -72,40 +65,25 @@ class Interception:
 
     def __init__(self, interceptor: Interceptor, forest: Forest) -> None:
         self._interceptor, self._forest = interceptor, forest
-        self._judged: set[tuple[int, int]] = set()  # numbers of completions, and places of calls within them
+        self._judged: set[str] = set()
         self._told: dict[str, str] = {}  # by the id of a call, the text that stands for its result
         self._sessions: dict[int, str] = {}
 
-    async def results(self, brought: Placement) -> End | None:
-        """Judges the results that are new. Raises `UnnamedResult` where one is to be replaced and has no call's id."""
-        for said, (number, place) in self._answered(brought):
-            if (number, place) in self._judged:
+    async def results(self, brought: Sequence[Said]) -> End | None:
+        """Judges the results that are new."""
+        for said in brought:
+            found = self._forest.given.place(said.answers)
+            if found is None or said.answers in self._judged:
                 continue
-            self._judged.add((number, place))
+            self._judged.add(said.answers)
+            number, place = found
             calls = self._calls(self._forest.sampled[number], self._sessions.get(number, ""))
             answer = await self._interceptor.result(calls[place], said.text) if place < len(calls) else None
             if isinstance(answer, End):
                 return answer
             if isinstance(answer, str):
-                if self._forest.given.place(said.answers) is None:
-                    raise UnnamedResult(
-                        f"a result of {calls[place].name} was to be replaced, and the harness brought it without its "
-                        "call's id, so that later requests would show it: let it pass, or end the rollout"
-                    )
                 self._told[said.answers] = answer
         return None
-
-    def _answered(self, brought: Placement) -> Iterator[tuple[Said, tuple[int, int]]]:
-        """The results of a request with their calls. One without an id that was given out is of the next call of the
-        completion before it.
-        """
-        parent, named = brought.parent, [self._forest.given.place(said.answers) for said in brought.rest]
-        places = range(len(parent.said.calls)) if parent is not None else ()
-        left = iter([each for each in ((parent.number, at) for at in places if parent) if each not in named])
-        for said, found in zip(brought.rest, named, strict=True):
-            of = found if found is not None or said.role != "tool" else next(left, None)
-            if of is not None:
-                yield said, of
 
     def shown(self, history: Sequence[Said]) -> Sequence[Said]:
         """The messages as the policy reads them."""

@@ -129,7 +129,7 @@ class Recording:
         """A request as the policy reads it. Raises `LimitReached` where a result ends the rollout."""
         if self._interception is None:
             return place, history
-        await self._unless_ended(self._interception.results(place))
+        await self._unless_ended(self._interception.results(place.rest))
         shown = self._interception.shown
         return replace(place, rest=shown(place.rest)), shown(history)
 
