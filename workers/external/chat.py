@@ -7,7 +7,7 @@ from typing import Any
 from workers.agent.tools import Tool
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
 from workers.external.reply import RecordedReply
-from workers.external.request import Given, Request, RequestMemory, length, model_of, stops, value
+from workers.external.request import Given, Request, RequestMemory, flag, length, model_of, stops, value
 
 MODEL = "policy"
 _ROLES = {"developer": "system", "function": "tool"}
@@ -22,9 +22,9 @@ def read(given: Given, memory: RequestMemory) -> Request:
         max_tokens=length(given, "max_completion_tokens", "max_tokens"),
         stop=stops(given, "stop"),
         model=model_of(given),
-        stream=bool(value(given, "stream")),
+        stream=flag(given, "stream"),
         usage=bool((value(given, "stream_options") or {}).get("include_usage")),
-        logprobs=bool(value(given, "logprobs")),
+        logprobs=flag(given, "logprobs"),
     )
 
 

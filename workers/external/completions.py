@@ -6,7 +6,7 @@ from typing import Any, Final
 from workers.external.chat import MODEL, event, usage
 from workers.external.history import BadRequest, Said
 from workers.external.reply import RecordedReply
-from workers.external.request import Given, Request, RequestMemory, length, model_of, stops, value
+from workers.external.request import Given, Request, RequestMemory, flag, length, model_of, stops, value
 
 RAW = "raw"  # the role of a text without a template
 _IDS: Final = 1 << 31  # more than any vocabulary has
@@ -19,7 +19,7 @@ def read(given: Given, memory: RequestMemory) -> Request:
         max_tokens=length(given, "max_tokens"),
         stop=stops(given, "stop"),
         model=model_of(given),
-        stream=bool(value(given, "stream")),
+        stream=flag(given, "stream"),
         usage=bool((value(given, "stream_options") or {}).get("include_usage")),
         logprobs=value(given, "logprobs") is not None,
     )

@@ -112,8 +112,19 @@ def stops(given: Given, name: str) -> Sequence[str]:
 
 
 def model_of(given: Given) -> str:
-    """The name of the model that is asked; any that nobody has declared is the policy's."""
-    return str(value(given, "model") or "")
+    """The name of the model that is asked; any that nobody has declared is the policy's. Raises `BadRequest`."""
+    name = value(given, "model")
+    if not isinstance(name, str | None):
+        raise BadRequest("model must be a text")
+    return name or ""
+
+
+def flag(given: Given, name: str) -> bool:
+    """Raises `BadRequest`: the text "false" is no false."""
+    wanted = value(given, name)
+    if not isinstance(wanted, bool | None):
+        raise BadRequest(f"{name} must be true or false")
+    return bool(wanted)
 
 
 def _decoded(raw: bytes) -> Any:
