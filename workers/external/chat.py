@@ -7,9 +7,8 @@ from typing import Any
 from workers.agent.tools import Tool
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
 from workers.external.reply import RecordedReply
-from workers.external.request import Given, Request, RequestMemory, flag, length, model_of, stops, value
+from workers.external.request import POLICY, Given, Request, RequestMemory, flag, length, model_of, stops, value
 
-MODEL = "policy"
 _ROLES = {"developer": "system", "function": "tool"}
 
 
@@ -94,7 +93,7 @@ def failure(error: Mapping[str, Any]) -> str:
 
 def _frame(created: int, kind: str, reply: RecordedReply | None = None) -> dict[str, Any]:
     name = "chatcmpl-waiting" if reply is None else reply.id("chatcmpl")
-    return {"id": name, "object": kind, "created": created, "model": MODEL}
+    return {"id": name, "object": kind, "created": created, "model": POLICY}
 
 
 def _calls(reply: RecordedReply) -> Sequence[dict[str, Any]]:

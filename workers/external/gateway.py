@@ -28,7 +28,7 @@ from workers.external.history import BadRequest
 from workers.external.parameters import ROUTES
 from workers.external.recording import Recording
 from workers.external.reply import LimitReached, RecordedReply
-from workers.external.request import SMALL, Given, Request, RequestMemory, parameters
+from workers.external.request import POLICY, SMALL, Given, Request, RequestMemory, parameters
 from workers.inference.protocol import InferenceError
 
 MAX_BODY_BYTES = 32 << 20
@@ -92,7 +92,7 @@ class Gateway:
         return _error(401, "authentication_error", "this key is not that of a running attempt")
 
     async def _models(self, request: HttpRequest) -> Response:
-        names = (chat.MODEL, *self._recording.others)
+        names = (POLICY, *self._recording.others)
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "prorl-mq"} for name in names]
         return self._refused(request) or JSONResponse({"object": "list", "data": models})
 

@@ -55,7 +55,7 @@ class Interceptor(Protocol):
         ...
 
 
-class Watched:
+class OwingInterceptor:
     """An interceptor of which one knows whether it owes an answer."""
 
     def __init__(self, interceptor: Interceptor) -> None:

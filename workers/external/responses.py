@@ -12,10 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from workers.agent.tools import Tool
-from workers.external.chat import MODEL
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
 from workers.external.reply import RecordedReply
-from workers.external.request import Given, Request, RequestMemory, flag, length, model_of, stops, value
+from workers.external.request import POLICY, Given, Request, RequestMemory, flag, length, model_of, stops, value
 
 _ROLES: Final = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 _INPUT: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
@@ -168,7 +167,7 @@ def _frame(reply: RecordedReply, asked: Request, created: int, status: str) -> d
         "object": "response",
         "created_at": created,
         "status": status,
-        "model": MODEL,
+        "model": POLICY,
         "error": None,
         "incomplete_details": None,
         "instructions": None,

@@ -21,8 +21,9 @@ from workers.agent.result import LoopEnd
 from workers.egress import programs
 from workers.external.gateway import Gateway
 from workers.external.harness import Harness
-from workers.external.interception import Interceptor, Watched
+from workers.external.interception import Interceptor, OwingInterceptor
 from workers.external.recording import Recording
+from workers.external.request import apart
 from workers.handler import OtherModel, SandboxLost
 from workers.inference.protocol import Policy
 from workers.inference.run_clock import RunClock, clock_until
@@ -62,10 +63,11 @@ async def run_external(
 ) -> ExternalResult:
     """One rollout. `others`: models of other pools by the names that the harness asks them by; they are not trained.
 
-    Raises `InferenceError` when the policy could not be reached, `HarnessFailed`, `SandboxError`, and
+    Raises `ValueError` for `others` by the policy's names, `InferenceError` when the policy could not be reached, `HarnessFailed`, `SandboxError`, and
     what the interceptor raises.
     """
-    watched = None if interceptor is None else Watched(interceptor)
+    apart(others)
+    watched = None if interceptor is None else OwingInterceptor(interceptor)
     recording = Recording(policy, renderer, sampling, sample, watched, others=others)
     gateway = Gateway(recording)
     clock = clock_until(deadline)
@@ -120,7 +122,10 @@ async def _start(
 
 
 async def _until_over(
-    running: Coroutine[Any, Any, ProcessResult], recording: Recording, sandbox: Sandbox, watched: Watched | None
+    running: Coroutine[Any, Any, ProcessResult],
+    recording: Recording,
+    sandbox: Sandbox,
+    watched: OwingInterceptor | None,
 ) -> ProcessResult | None:
     """The harness's end; None when a limit or a failure of ours stopped it."""
     harness = asyncio.ensure_future(running)
