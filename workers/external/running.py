@@ -63,8 +63,8 @@ async def run_external(
 ) -> ExternalResult:
     """One rollout. `others`: models of other pools by the names that the harness asks them by; they are not trained.
 
-    Raises `ValueError` for `others` by the policy's names, `InferenceError` when the policy could not be reached, `HarnessFailed`, `SandboxError`, and
-    what the interceptor raises.
+    Raises `ValueError` for `others` by the policy's names, `InferenceError` when the policy could not be reached,
+    `HarnessFailed`, `SandboxError`, and what the interceptor raises.
     """
     apart(others)
     watched = None if interceptor is None else OwingInterceptor(interceptor)
