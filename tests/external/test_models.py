@@ -14,6 +14,9 @@ from tests.agent.chat import ScriptedPolicy, tooled
 from tests.external.conftest import HELLO, Attempt, attempt
 from workers.agent.result import LoopEnd
 from workers.handler import OtherModel
+from workers.handlers.harbor.row import TaskRow
+from workers.handlers.rows import BadRow, fitting
+from workers.handlers.swe.rows import SweTask
 from workers.inference.protocol import InferenceError
 
 pytestmark = pytest.mark.anyio
@@ -97,3 +100,34 @@ async def test_each_model_has_the_limits_for_itself_and_ends_the_rollout_at_them
         assert (await asked(made, client, "critic", HELLO)).status_code == 200
         assert (await asked(made, client, "critic", HELLO, HELLO)).status_code == 403
         assert made.recording.stop == LoopEnd(reason="max_turns", truncated_by="turns")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"policies": {"policy": "judges"}}, "'policy' is the policy's"),
+        ({"policies": {"policy-small": "judges"}}, "'policy-small' is the policy's"),
+        ({"policies": {"": "judges"}}, "'' is the policy's"),
+        ({"policies": {"critic": ""}}, "'critic' names no pool"),
+        ({"agent": None}, "the row names none"),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("kind", [SweTask, TaskRow])
+def test_a_row_whose_models_cannot_be_asked_apart_is_refused(
+    kind: type, change: dict[str, Any], why: str | None
+) -> None:
+    """Under the policy's name another pool would answer everything, and nothing would be trained."""
+    row = {
+        "agent": "mine",
+        "policies": {"critic": "judges"},
+        "instruction": "x",
+        "image": "x",
+        "workdir": "/",
+        **change,
+    }
+    if why is None:
+        assert fitting(row, kind).policies == {"critic": "judges"}
+        return
+    with pytest.raises(BadRow, match=why):
+        fitting(row, kind)

@@ -1,13 +1,27 @@
 """What is read of a request, apart from who sent it and what answers it."""
 
 import importlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
+from tests.external.conftest import HELLO, attempt
 from workers.external import request
 from workers.external.parameters import ROUTES
 from workers.external.request import RequestMemory
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def door() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
 
 
 def test_a_value_that_fills_the_memory_is_read_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +52,56 @@ def test_the_tables_have_all_parameters_of_the_clients(route: str, module: str, 
         names = known.__required_keys__ | known.__optional_keys__
         assert "model" in names
         assert not names - set(ROUTES[route])
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+NESTED = "[" * 5000 + "]" * 5000
+
+
+def asking(**raw: str) -> bytes:
+    """A body, of values as JSON."""
+    given = {"messages": f"[{json.dumps(HELLO)}]", **raw}
+    return f"{{{', '.join(f'{json.dumps(name)}: {text}' for name, text in given.items())}}}".encode(
+        errors="surrogateescape"
+    )
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"metadata": DEEP},
+        {"messages": '[{"role": "user", "content": ' + NESTED + "}]"},
+        {"tools": '[{"function": {"name": "a", "parameters": {"a": ' + NESTED + "}}}]"},
+        {
+            "messages": '[{"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "'
+            + DEEP
+            + '"}}]}]'
+        },
+        {"messages": '[{"role": "user", "content": "\udcff"}]'},
+        {"stream": '"false"'},
+        {"logprobs": '"no"'},
+        {"model": '["policy"]'},
+    ],
+    ids=["metadata", "content", "schema", "arguments", "no UTF-8", "stream", "logprobs", "model"],
+)
+async def test_a_body_that_cannot_be_read_is_refused_and_no_fault_of_ours(door: Path, raw: Mapping[str, str]) -> None:
+    async with attempt(door, ["Yes."]) as (made, client):
+        answer = await client.post(CHAT, content=asking(**raw), headers=made.headers)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert (made.recording.failure, made.recording.turns) == (None, 0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_fails_in_the_gateway_fails_the_attempt(
+    door: Path, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A harness that gives up after a 500 would otherwise be scored, as if its policy had."""
+    async with attempt(door, ["Yes."]) as (made, client):
+        broken = ValueError("of ours")
+        monkeypatch.setattr(made.renderer, "parse", Mock(side_effect=broken))
+        answer = await client.post(CHAT, json={"messages": [HELLO], "stream": stream}, headers=made.headers)
+        assert (answer.status_code, "ValueError" in answer.text) == (503, True)
+        assert made.recording.failure is broken
+        assert made.recording.over.is_set()

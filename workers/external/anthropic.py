@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workers.agent.tools import Tool
-from workers.external.chat import MODEL
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
 from workers.external.reply import RecordedReply
-from workers.external.request import Given, Request, RequestMemory, length, model_of, stops, value
+from workers.external.request import POLICY, Given, Request, RequestMemory, flag, length, model_of, stops, value
 
 _APART = frozenset({"tool_result", "tool_use", "thinking", "redacted_thinking"})
 
@@ -25,7 +24,7 @@ def read(given: Given, memory: RequestMemory) -> Request:
         max_tokens=length(given, "max_tokens"),
         stop=stops(given, "stop_sequences"),
         model=model_of(given),
-        stream=bool(value(given, "stream")),
+        stream=flag(given, "stream"),
         thinking=(value(given, "thinking") or {}).get("type", "disabled") != "disabled",
     )
 
@@ -123,7 +122,7 @@ def _parts(block: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[Mappin
 
 
 def _frame(reply: RecordedReply) -> dict[str, Any]:
-    return {"id": reply.id("msg"), "type": "message", "role": "assistant", "model": MODEL}
+    return {"id": reply.id("msg"), "type": "message", "role": "assistant", "model": POLICY}
 
 
 def _blocks(reply: RecordedReply, asked: Request) -> list[dict[str, Any]]:

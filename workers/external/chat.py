@@ -7,9 +7,8 @@ from typing import Any
 from workers.agent.tools import Tool
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
 from workers.external.reply import RecordedReply
-from workers.external.request import Given, Request, RequestMemory, length, model_of, stops, value
+from workers.external.request import POLICY, Given, Request, RequestMemory, flag, length, model_of, stops, value
 
-MODEL = "policy"
 _ROLES = {"developer": "system", "function": "tool"}
 
 
@@ -22,9 +21,9 @@ def read(given: Given, memory: RequestMemory) -> Request:
         max_tokens=length(given, "max_completion_tokens", "max_tokens"),
         stop=stops(given, "stop"),
         model=model_of(given),
-        stream=bool(value(given, "stream")),
+        stream=flag(given, "stream"),
         usage=bool((value(given, "stream_options") or {}).get("include_usage")),
-        logprobs=bool(value(given, "logprobs")),
+        logprobs=flag(given, "logprobs"),
     )
 
 
@@ -94,7 +93,7 @@ def failure(error: Mapping[str, Any]) -> str:
 
 def _frame(created: int, kind: str, reply: RecordedReply | None = None) -> dict[str, Any]:
     name = "chatcmpl-waiting" if reply is None else reply.id("chatcmpl")
-    return {"id": name, "object": kind, "created": created, "model": MODEL}
+    return {"id": name, "object": kind, "created": created, "model": POLICY}
 
 
 def _calls(reply: RecordedReply) -> Sequence[dict[str, Any]]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from workers.external.chat import MODEL, event, usage
+from workers.external.chat import event, usage
 from workers.external.history import BadRequest, Said
 from workers.external.reply import RecordedReply
-from workers.external.request import Given, Request, RequestMemory, length, model_of, stops, value
+from workers.external.request import POLICY, Given, Request, RequestMemory, flag, length, model_of, stops, value
 
 RAW = "raw"  # the role of a text without a template
 _IDS: Final = 1 << 31  # more than any vocabulary has
@@ -19,7 +19,7 @@ def read(given: Given, memory: RequestMemory) -> Request:
         max_tokens=length(given, "max_tokens"),
         stop=stops(given, "stop"),
         model=model_of(given),
-        stream=bool(value(given, "stream")),
+        stream=flag(given, "stream"),
         usage=bool((value(given, "stream_options") or {}).get("include_usage")),
         logprobs=value(given, "logprobs") is not None,
     )
@@ -53,7 +53,7 @@ def heartbeat(created: int, beats: int) -> str:
     """An event that says that the answer is still to come."""
     del beats
     choice = {"index": 0, "text": "", "finish_reason": None, "logprobs": None}
-    about = {"id": "cmpl-waiting", "object": "text_completion", "created": created, "model": MODEL}
+    about = {"id": "cmpl-waiting", "object": "text_completion", "created": created, "model": POLICY}
     return event({**about, "choices": [choice]})
 
 
@@ -67,5 +67,5 @@ def _frame(reply: RecordedReply, asked: Request, created: int) -> dict[str, Any]
     if asked.logprobs:
         texts, logprobs = [text for text, _ in reply.tokens], [logprob for _, logprob in reply.tokens]
         choice["logprobs"] = {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": None, "text_offset": []}
-    about = {"id": reply.id("cmpl"), "object": "text_completion", "created": created, "model": MODEL}
+    about = {"id": reply.id("cmpl"), "object": "text_completion", "created": created, "model": POLICY}
     return {**about, "choices": [choice]}

@@ -34,12 +34,17 @@ class GivenIds:
     def number(self, given: str) -> int | None:
         """The number of the completion that gave it out; None for any other id."""
         number = given.partition(self._mark)[2].partition("_")[0]
-        return int(number) if number.isdecimal() else None
+        return int(number) if _is_number(number) else None
 
     def place(self, given: str) -> tuple[int, int] | None:
         """The number of the completion and the place of the call within it, for the id of a call."""
         number, _, place = given.partition(self._mark)[2].partition("_")
-        return (int(number), int(place)) if number.isdecimal() and place.isdecimal() else None
+        return (int(number), int(place)) if _is_number(number) and _is_number(place) else None
+
+
+def _is_number(text: str) -> bool:
+    """Not one of thousands of digits, which `int` refuses."""
+    return text.isdecimal() and len(text) < 10
 
 
 @dataclass(kw_only=True, eq=False, slots=True)

@@ -28,12 +28,13 @@ from workers.external.history import BadRequest
 from workers.external.parameters import ROUTES
 from workers.external.recording import Recording
 from workers.external.reply import LimitReached, RecordedReply
-from workers.external.request import SMALL, Given, Request, RequestMemory, parameters
+from workers.external.request import POLICY, SMALL, Given, Request, RequestMemory, parameters
 from workers.inference.protocol import InferenceError
 
 MAX_BODY_BYTES = 32 << 20
 OPENS_S: Final = 10.0  # of waiting: then a stream opens without its answer
 BEATS_S: Final = 10.0
+_ANSWERED: Final = (BadRequest, LimitReached, InferenceError, TemplateError)  # with a status of their own
 _SESSIONS: Final = ("x-claude-code-agent-id", "thread-id", "x-session-id", "x-claude-code-session-id")
 
 
@@ -91,7 +92,7 @@ class Gateway:
         return _error(401, "authentication_error", "this key is not that of a running attempt")
 
     async def _models(self, request: HttpRequest) -> Response:
-        names = (chat.MODEL, *self._recording.others)
+        names = (POLICY, *self._recording.others)
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "prorl-mq"} for name in names]
         return self._refused(request) or JSONResponse({"object": "list", "data": models})
 
@@ -102,7 +103,7 @@ class Gateway:
         wire = WIRES[route]
         try:
             body = await _body(request)
-            asked = _read(wire, parameters(body, ROUTES[route]), self._memory[route])
+            asked = _read(wire, body, route, self._memory[route])
             session = next((found for name in _SESSIONS if (found := request.headers.get(name))), "")
             recording = self._recording.of(asked.model)
             work = asyncio.ensure_future(_ask(recording, asked, session))
@@ -118,9 +119,15 @@ class Gateway:
 
 async def _ask(recording: Recording, asked: Request, session: str) -> RecordedReply:
     side = asked.model == SMALL
-    return await recording.ask(
-        asked.history, asked.tools, asked.max_tokens, stop=asked.stop, side=side, session=session
-    )
+    try:
+        return await recording.ask(
+            asked.history, asked.tools, asked.max_tokens, stop=asked.stop, side=side, session=session
+        )
+    except _ANSWERED:
+        raise
+    except Exception as error:  # ours: whatever the harness makes of it is not the policy's work
+        recording.fail(error)
+        raise InferenceError(f"the gateway has failed: {type(error).__name__}") from error
 
 
 def _stream(
@@ -136,7 +143,7 @@ def _stream(
                 beats += 1
                 await asyncio.wait({work}, timeout=BEATS_S)
             found = list(wire.events(work.result(), asked, created, beats))
-        except (BadRequest, LimitReached, InferenceError, TemplateError) as error:
+        except _ANSWERED as error:
             yield wire.failure(_fault(error, route)[1]), False
         else:
             for place, event in enumerate(found, 1):
@@ -149,11 +156,15 @@ def _stream(
     return AnswerDelivery(events(), lost, media_type="text/event-stream")
 
 
-def _read(wire: ChatApi, given: Given, memory: RequestMemory) -> Request:
+def _read(wire: ChatApi, body: bytes, route: str, memory: RequestMemory) -> Request:
     """Raises `BadRequest`, for values of another shape than the API's too."""
+    given: Given = {}
     try:
+        given = parameters(body, ROUTES[route])
         return wire.read(given, memory)
-    except (AttributeError, TypeError, KeyError) as error:
+    except RecursionError as error:
+        raise BadRequest("the body is nested too deeply: send it flatter") from error
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
         said = f"a value in the body has the wrong type ({type(error).__name__}: {error})"
         raise BadRequest(f"{said}. Send each as the API defines it; given: {', '.join(sorted(given))}") from error
 

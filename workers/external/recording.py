@@ -48,15 +48,18 @@ class Recording:
         *,
         others: Mapping[str, OtherModel] = {},
         beside: "Recording | None" = None,
+        model: str = "",
     ) -> None:
         self._policy, self._renderer, self._sampling, self._sample = policy, renderer, sampling, sample
         self._forest = Forest()
         self._beside = beside  # the trained one, of a model that is not
         self.others = {
-            name: Recording(each.policy, each.renderer, sampling, f"{sample}:{name}", beside=self)
+            name: Recording(
+                each.policy, each.renderer, sampling, f"{sample}:{name}", interceptor, beside=self, model=name
+            )
             for name, each in others.items()
         }
-        self._interception = None if interceptor is None else Interception(interceptor, self._forest)
+        self._interception = None if interceptor is None else Interception(interceptor, self._forest, model)
         self._prompts = PromptBuilder(renderer, self._forest.given)
         self._turns: list[Turn] = []
         self._replies: list[RecordedReply] = []
@@ -104,7 +107,7 @@ class Recording:
         if twin is not None and twin.lost:  # who did not get it to its end asks again
             twin.lost = False
             return self._replies[twin.number]
-        place, history = await self._judged(place, history)
+        place, history = await self._judged(place, history, session)
         while True:
             prompt = await self._prompts.of(place, history, tools)
             if not self._turns:
@@ -125,20 +128,26 @@ class Recording:
                 return reply
             place = refused
 
-    async def _judged(self, place: Placement, history: Sequence[Said]) -> tuple[Placement, Sequence[Said]]:
+    async def _judged(
+        self, place: Placement, history: Sequence[Said], session: str
+    ) -> tuple[Placement, Sequence[Said]]:
         """A request as the policy reads it. Raises `LimitReached` where a result ends the rollout."""
         if self._interception is None:
             return place, history
-        await self._unless_ended(self._interception.results(place.rest))
-        shown = self._interception.shown
-        return replace(place, rest=shown(place.rest)), shown(history)
+        await self._unless_ended(self._interception.results(history, place, session))
+        shown = self._interception.shown(history)
+        return replace(place, rest=shown[len(shown) - len(place.rest) :]), shown
 
     async def _refused(self, reply: RecordedReply, session: str) -> Placement | None:
         """The place behind a completion of which the harness gets nothing; None where it gets all of it."""
         if self._interception is None:
             return None
         node = self._forest.sampled[reply.number]
-        told = await self._unless_ended(self._interception.calls(node, session))
+        try:
+            told = await self._unless_ended(self._interception.calls(node, session))
+        except asyncio.CancelledError:  # its client has gone, and a repeat must not get what nobody has judged
+            node.asked, node.lost = object(), True
+            raise
         if told is None:
             return None
         node.asked = object()  # no other request is answered with it

@@ -1,6 +1,6 @@
 """A request of any of the APIs, once it is read; and the memory by which what was read before is not read again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -10,6 +10,7 @@ from workers.external.history import BadRequest, Said
 from workers.external.parameters import Rule, judged
 
 Given = Mapping[str, msgspec.Raw]
+POLICY: Final = "policy"
 SMALL: Final = "policy-small"  # the model that is not trained
 T = TypeVar("T")
 _MEMORY_BYTES: Final = 64 << 20
@@ -112,8 +113,26 @@ def stops(given: Given, name: str) -> Sequence[str]:
 
 
 def model_of(given: Given) -> str:
-    """The name of the model that is asked; any that nobody has declared is the policy's."""
-    return str(value(given, "model") or "")
+    """The name of the model that is asked; any that nobody has declared is the policy's. Raises `BadRequest`."""
+    name = value(given, "model")
+    if not isinstance(name, str | None):
+        raise BadRequest("model must be a text")
+    return name or ""
+
+
+def apart(others: Iterable[str]) -> None:
+    """Raises `ValueError` for names of other models by which the policy is asked."""
+    for name in others:
+        if name in {"", POLICY, SMALL}:
+            raise ValueError(f"{name!r} is the policy's: a model of another pool needs a name of its own")
+
+
+def flag(given: Given, name: str) -> bool:
+    """Raises `BadRequest`: the text "false" is no false."""
+    wanted = value(given, name)
+    if not isinstance(wanted, bool | None):
+        raise BadRequest(f"{name} must be true or false")
+    return bool(wanted)
 
 
 def _decoded(raw: bytes) -> Any:

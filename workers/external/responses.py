@@ -12,10 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from workers.agent.tools import Tool
-from workers.external.chat import MODEL
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
 from workers.external.reply import RecordedReply
-from workers.external.request import Given, Request, RequestMemory, length, model_of, stops, value
+from workers.external.request import POLICY, Given, Request, RequestMemory, flag, length, model_of, stops, value
 
 _ROLES: Final = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 _INPUT: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
@@ -44,14 +43,16 @@ def read(given: Given, memory: RequestMemory) -> Request:
         max_tokens=length(given, "max_output_tokens"),
         stop=stops(given, "stop"),
         model=model_of(given),
-        stream=bool(value(given, "stream")),
+        stream=flag(given, "stream"),
         custom=offered.custom,
         namespaces=offered.namespaces,
     )
 
 
 def _instructions(text: Any) -> Sequence[Said]:
-    return (Said(role="system", text=str(text)),) if text else ()
+    if not isinstance(text, str | None):
+        raise BadRequest("instructions must be a text")
+    return (Said(role="system", text=text),) if text else ()
 
 
 def _text(text: Any) -> Sequence[Said]:
@@ -166,7 +167,7 @@ def _frame(reply: RecordedReply, asked: Request, created: int, status: str) -> d
         "object": "response",
         "created_at": created,
         "status": status,
-        "model": MODEL,
+        "model": POLICY,
         "error": None,
         "incomplete_details": None,
         "instructions": None,

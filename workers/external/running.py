@@ -21,8 +21,9 @@ from workers.agent.result import LoopEnd
 from workers.egress import programs
 from workers.external.gateway import Gateway
 from workers.external.harness import Harness
-from workers.external.interception import Interceptor
+from workers.external.interception import Interceptor, OwingInterceptor
 from workers.external.recording import Recording
+from workers.external.request import apart
 from workers.handler import OtherModel, SandboxLost
 from workers.inference.protocol import Policy
 from workers.inference.run_clock import RunClock, clock_until
@@ -62,10 +63,12 @@ async def run_external(
 ) -> ExternalResult:
     """One rollout. `others`: models of other pools by the names that the harness asks them by; they are not trained.
 
-    Raises `InferenceError` when the policy could not be reached, `HarnessFailed`, `SandboxError`, and
-    what the interceptor raises.
+    Raises `ValueError` for `others` by the policy's names, `InferenceError` when the policy could not be reached,
+    `HarnessFailed`, `SandboxError`, and what the interceptor raises.
     """
-    recording = Recording(policy, renderer, sampling, sample, interceptor, others=others)
+    apart(others)
+    watched = None if interceptor is None else OwingInterceptor(interceptor)
+    recording = Recording(policy, renderer, sampling, sample, watched, others=others)
     gateway = Gateway(recording)
     clock = clock_until(deadline)
     keep_s, done = min(_MARGIN_S, clock.left_s / 10), None
@@ -76,7 +79,7 @@ async def run_external(
                 async with clock.limit(keep_s):
                     fill = _fill(gateway.key, workdir, sampling)
                     begun = _start(sandbox, harness, fill, task, workdir, timeout_s)
-                    done = await _until_over(begun, recording, sandbox)
+                    done = await _until_over(begun, recording, sandbox, watched)
             gateway.revoke()
     except SandboxError as error:
         sampled = await recording.trajectory(LoopEnd(reason="sandbox"))
@@ -119,7 +122,10 @@ async def _start(
 
 
 async def _until_over(
-    running: Coroutine[Any, Any, ProcessResult], recording: Recording, sandbox: Sandbox
+    running: Coroutine[Any, Any, ProcessResult],
+    recording: Recording,
+    sandbox: Sandbox,
+    watched: OwingInterceptor | None,
 ) -> ProcessResult | None:
     """The harness's end; None when a limit or a failure of ours stopped it."""
     harness = asyncio.ensure_future(running)
@@ -129,6 +135,11 @@ async def _until_over(
         if harness.done():
             return harness.result()
         await sandbox.interrupt()
+    except asyncio.CancelledError:  # the time is up
+        if watched is not None and watched.owed:  # which the policy did not spend
+            recording.fail(TimeoutError(f"{watched.name} did not answer before RUN's time was up"))
+        raise
+    else:
         return None
     finally:
         for task in (harness, over):

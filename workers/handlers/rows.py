@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from prorl_mq.schema.faults import Cause
+from workers.external.request import apart
 
 T = TypeVar("T")
 QUESTIONS = ("prompt", "question", "problem", "question_content", "description")
@@ -22,6 +23,20 @@ class BadRow(Exception):
 
     retryable = False
     cause = Cause.ROW
+
+
+class AgentRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The columns of a third-party agent."""
+
+    agent: str | None = None  # a harness that runs inside the sandbox, in place of the loop of ours
+    policies: Mapping[str, str] = {}  # model names of the harness → pools: these models are asked and not trained
+
+    def __post_init__(self) -> None:
+        apart(self.policies)
+        if (empty := next((name for name, pool in self.policies.items() if not pool), None)) is not None:
+            raise ValueError(f"policies: {empty!r} names no pool")
+        if self.policies and self.agent is None:
+            raise ValueError("policies: they are asked by a third-party agent, and the row names none (agent)")
 
 
 def fitting(fields: Any, kind: type[T]) -> T:

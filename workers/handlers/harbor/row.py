@@ -7,7 +7,7 @@ import msgspec
 
 from workers.handlers.harbor.fields import Collect, Healthcheck
 from workers.handlers.harbor.files import TaskFile
-from workers.handlers.rows import fitting
+from workers.handlers.rows import AgentRow, fitting
 
 
 class CarriedPath(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -17,7 +17,7 @@ class CarriedPath(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     exclude: Sequence[str] = ()
 
 
-class TaskRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskRow(AgentRow, frozen=True, kw_only=True, omit_defaults=True):
     """The open part."""
 
     instruction: str
@@ -34,8 +34,6 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     collect: Sequence[Collect] = ()
     carried: Sequence[CarriedPath] = ()
     separate: bool = False
-    agent: str | None = None  # a harness that runs inside the sandbox, in place of the loop of ours
-    policies: Mapping[str, str] = {}  # model names of the harness → pools: these models are asked and not trained
     tools: bool | Sequence[str] = True
     system: str | None = None  # replaces the family's own system message
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from prorl_mq.schema.task_schema import told_of
-from workers.handlers.rows import BadRow
+from workers.handlers.rows import AgentRow, BadRow
 
 WORKDIR = "/testbed"
 R2E_TESTS = "/r2e_tests"  # where images of R2E-Gym keep the hidden tests
@@ -31,7 +31,7 @@ REFUSED = {**dict.fromkeys(_OWN_SCRIPTS, _FORGED), "image_assets": _MULTIMODAL} 
 _WITH_OWN_SCRIPTS = ("nv-internal", "swe-bench_pro", "swe-bench-ext")
 
 
-class SweTask(msgspec.Struct, frozen=True, kw_only=True):
+class SweTask(AgentRow, frozen=True, kw_only=True):
     """The open part of a row: what INIT and RUN work with."""
 
     instance_id: str = ""
@@ -46,8 +46,6 @@ class SweTask(msgspec.Struct, frozen=True, kw_only=True):
     image_name: str | None = None  # SWE-smith
     image: str | None = None  # SWE-bench's newer rows
     workdir: str = WORKDIR
-    agent: str | None = None  # a harness that runs inside the sandbox, in place of the loop of ours
-    policies: Mapping[str, str] = {}  # model names of the harness → pools: these models are asked and not trained
     tools: bool | Sequence[str] = True
     system: str | None = None  # replaces the family's own system message
     allow_tests: bool = False  # whether changes of tests are part of the patch
