@@ -152,7 +152,8 @@ async def test_without_the_snapshot_and_with_a_full_disk_everything_is_carried(
     })  # fmt: skip
     fill = "echo 42 >answer; rm given /tmp/.prorl-harbor-snapshot; yes >/tmp/large 2>/dev/null"
     said, score = await rollout(rehearsal, directory, fill + "; df --output=avail /tmp")
-    assert said[0].split()[:2] in (["Avail", "0"], ["Killed", "[over"]), "the disk is full, or was seen to fill"
+    full, seen = said[0].split()[:2] == ["Avail", "0"], "[over the disk limit" in said[0]
+    assert full or seen, said[0]
     assert score.reward == 1.0
 
 
