@@ -34,7 +34,6 @@ SHORT = (  # what a drill cannot wait for, and in place of it
     (r"for: \d+m", "for: 2s"),
     (r"\[(5|10|15)m\]", "[20s]"),
     (r"> 7200", "> 6"),
-    (r"read_age_seconds > 30", "read_age_seconds > 5"),
 )
 
 
@@ -170,19 +169,6 @@ async def a_repaired_one(service: Service) -> None:
     await service.submit(8)
 
 
-async def a_blocked_worker(service: Service) -> None:
-    """It has free slots, and work comes."""
-    await service.submit(1, block_ms=120_000)
-    await service.held(1)
-    await service.submit(20)
-
-
-async def the_worker_is_restarted(service: Service) -> None:
-    await cancel.cancel(service.store, "run", RUN)
-    await service.none_alive(Stage.RUN)
-    service.restart(Stage.RUN)
-
-
 async def a_handler_that_blocks(service: Service) -> None:
     await service.submit(60, block_ms=700)
 
@@ -235,7 +221,6 @@ DRILLS = (
     Drill("ProrlBackendShut", a_frozen_backend, a_thawed_backend),
     Drill("ProrlReclaims", dead_workers, workers_that_live),
     Drill("ProrlBreakerOpen", a_broken_library, a_repaired_one),
-    Drill("ProrlWorkerReadsNothing", a_blocked_worker, the_worker_is_restarted),
     Drill("ProrlLoopLag", a_handler_that_blocks, the_old_jobs_are_cancelled),
     Drill("ProrlCancelsSlow", what_dies_slowly_is_cancelled, time_passes),
     Drill("ProrlArchiveFault", no_room_for_the_archive, room_for_the_archive),
