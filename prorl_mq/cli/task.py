@@ -32,9 +32,11 @@ async def run(given: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "found.json"
         code = await _checked(_program(given, str(file)))
-        if file.exists():
-            async with service_redis(given) as store:
-                print(await _judged(store, msgspec.json.decode(file.read_bytes(), type=Flakiness)))
+        if not file.exists():
+            print("nothing was put into quarantine or released: no examples of a task family were repeated")
+            return code
+        async with service_redis(given) as store:
+            print(await _judged(store, msgspec.json.decode(file.read_bytes(), type=Flakiness)))
     return code
 
 

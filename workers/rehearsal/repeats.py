@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from prorl_mq.process.screen.tables import table
+from prorl_mq.schema.codec import sendable
 from prorl_mq.schema.messages import Task
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.service.recorded import WorldDifference
@@ -112,7 +113,7 @@ def reason(each: Repeated) -> str:
         what += f", first at {place(each.first)}"
     elif each.scores_differ:
         what = f"the same policy is scored differently: {_rewards(each)}"
-    return f"example {each.example}: {what}"
+    return sendable(f"example {each.example}: {what}")
 
 
 def place(difference: WorldDifference) -> str:
