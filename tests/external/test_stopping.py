@@ -45,10 +45,12 @@ class Talker(ScriptedPolicy):
 
     def __init__(self, answers: int) -> None:
         super().__init__(tooled(), ["Continue."] * answers)
+        self.left = answers  # counted here: requests come in parallel
         self.asked, self.left_alone = asyncio.Event(), asyncio.Event()
 
     async def generate(self, *prompt: Any, **about: Any) -> Completion:
-        if self.texts:
+        if self.left:
+            self.left -= 1
             return await super().generate(*prompt, **about)
         self.asked.set()
         try:

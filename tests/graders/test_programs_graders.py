@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sandbox.protocol import Sandbox, SandboxProvider, SandboxSpec
-from tests.graders.neighbour import by_wall_clock, programs, rewards, spinning
+from tests.graders.neighbour import CPUS, by_wall_clock, programs, rewards, spinning
 from tests.graders.programs_corpus import Case, cases
 from tests.graders.programs_report import drawn, graded, wrong
 from tests.handlers.conftest import provider
@@ -56,4 +56,4 @@ async def test_programs_that_need_their_time_keep_their_rewards_which_a_wall_clo
     needing = [each for each in programs(6) if isinstance(each.family, Code)][:2]
     async with rehearsing(provider) as rehearsal, spinning(provider):
         assert await rewards(rehearsal, needing) == [1.0, 0.0]
-        assert await by_wall_clock(provider, needing) == [0.0, 0.0], "a control"
+        assert 0.0 in await by_wall_clock(provider, needing[:1] * 2 * CPUS), "a control"
