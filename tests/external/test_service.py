@@ -94,7 +94,9 @@ def test_its_limit_its_deadline_and_a_cancel_stop_it(
     assert (sample["truncated_by"], sample["turns"]) == ("turns", 3)
     kept = sample["trajectory"]
     sampled = sum(sum(segment["loss_mask"]) for segment in kept["segments"])
-    assert sampled == sum(turn["completion_tokens"] for turn in kept["turns"]) > 0
+    # Its end may come before one of its two processes has read its last answer.
+    trained = [turn["completion_tokens"] for turn in kept["turns"] if not turn.get("left_out")]
+    assert sampled == sum(trained) > 0
     nothing_is_left(service, mark)
 
     httpx.post(f"{backend}/fake", json={"latency_ms": 1_000}, trust_env=False)

@@ -7,6 +7,7 @@ and those of the completion that it continues; nothing is rendered to find them.
 
 import secrets
 from array import array
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -20,6 +21,7 @@ from workers.inference.protocol import Completion
 
 Opened = Literal["other", "break"]
 _START = 0
+_WALKS = 8  # conversations whose places are kept
 
 
 class GivenIds:
@@ -101,6 +103,18 @@ class Placement:
     rewritten: int  # messages known by their ids whose calls have been changed
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Walk:
+    """A history that was placed, where no later completion changes its place unless `commit` says so."""
+
+    root: Hashable
+    history: list[Said]
+    at: int
+    parent: Node | None
+    known: int  # messages up to that completion
+    rewritten: int
+
+
 class Forest:
     """All completions of one attempt."""
 
@@ -110,18 +124,45 @@ class Forest:
         self._edges: dict[tuple[int, Hashable], int] = {}
         self._positions = 1
         self._answers: dict[int, list[Node]] = {}
+        self._passed: set[int] = set()  # positions that histories go through
+        self._walks: OrderedDict[int, _Walk] = OrderedDict()  # by where they lead; the last one is the newest
 
     def place(self, root: Hashable, history: Sequence[Said]) -> Placement:
         """The deepest recorded completion whose whole history is the beginning of this one."""
-        at, parent, known, rewritten = self._step(_START, root), None, 0, 0
-        for index, said in enumerate(history, 1):
+        history = list(history)
+        begun = self._begun(root, history)
+        if begun is None:
+            at, parent, known, rewritten, placed = self._step(_START, root), None, 0, 0, 0
+        else:
+            at, parent, known, rewritten = begun.at, begun.parent, begun.known, begun.rewritten
+            placed = len(begun.history)
+        settled = True
+        for index, said in enumerate(history[placed:], placed + 1):
+            self._passed.add(at)
             node = self._match(at, said) if said.role == "assistant" else None
+            settled &= node is None or len(self._answers[at]) == 1
             if node is None:
                 at = self._step(at, said.key)
             else:
                 at, parent, known = node.after, node, index
                 rewritten += node.said.calls != said.calls
+        if settled:
+            walk = _Walk(root=root, history=history, at=at, parent=parent, known=known, rewritten=rewritten)
+            self._walks[at] = walk
+            self._walks.move_to_end(at)
+            if len(self._walks) > _WALKS:
+                self._walks.popitem(last=False)
         return Placement(at=at, parent=parent, rest=history[known:], rewritten=rewritten)
+
+    def _begun(self, root: Hashable, history: list[Said]) -> _Walk | None:
+        """The longest walk that a history continues. Messages that were read once are the same objects."""
+        found = None
+        for walk in self._walks.values():
+            length = len(walk.history)
+            longer = found is None or length > len(found.history)
+            if longer and walk.root == root and walk.history == history[:length]:
+                found = walk
+        return found
 
     def stored(self, at: int, asked: Hashable) -> Node | None:
         """The last completion of the same request."""
@@ -133,6 +174,8 @@ class Forest:
 
     def commit(self, node: Node, parent: Node | None) -> None:
         """Takes a completion. `parent` is the one that its history continues, whoever's ids it has."""
+        if node.at in self._passed or node.at in self._answers:
+            self._walks.clear()  # what was placed behind it may be this completion, too
         self.sampled.append(node)
         self._answers.setdefault(node.at, []).append(node)
         if parent is not None:

@@ -18,6 +18,7 @@ from workers.agent.tools import Tool
 from workers.external.forest import GivenIds, Node, Placement
 from workers.external.history import BadRequest, Said
 
+_SHORT: Final = 4096  # characters that are rendered in about a millisecond: others are, in a thread
 _LISTS: Final = 32  # conversations whose ids are kept as one list; of others it is put together again
 
 
@@ -61,7 +62,16 @@ class PromptBuilder:
 
     async def of(self, place: Placement, history: Sequence[Said], tools: Sequence[Tool]) -> Prompt:
         """The prompt of a call. Raises `TemplateError`, and `BadRequest` for ids outside the vocabulary."""
-        return await asyncio.to_thread(self._of, place, history, tools)
+        base, drops = place.parent, False
+        if base is not None and base.thinks and any(said.role == "user" for said in place.rest):
+            drops = self._renderer.drops_thinking
+        if base is not None and not (drops and self._renderer.begins_lineages):
+            short = sum(len(said.text) for said in place.rest) <= _SHORT
+            placed = base, place.rest, tools, drops
+            prompt = self._behind(*placed) if short else await asyncio.to_thread(self._behind, *placed)
+            if prompt is not None:
+                return prompt
+        return await asyncio.to_thread(self._whole, history, tools)
 
     def sampled(self, node: Node, prompt: Prompt) -> None:
         """Keeps the list for the next call, which most often continues this one."""
@@ -70,19 +80,15 @@ class PromptBuilder:
         while len(self._lists) > _LISTS:
             self._lists.popitem(last=False)
 
-    def _of(self, place: Placement, history: Sequence[Said], tools: Sequence[Tool]) -> Prompt:
-        base = place.parent
-        asks = any(said.role == "user" for said in place.rest)
-        drops = base is not None and base.thinks and asks and self._renderer.drops_thinking
-        if base is None or (drops and self._renderer.begins_lineages):
-            return self._whole(history, tools)
-        messages = self._messages(self._in_order(base, place.rest))
+    def _behind(self, base: Node, rest: Sequence[Said], tools: Sequence[Tool], drops: bool) -> Prompt | None:
+        """The prompt that continues a completion; None if the template cannot say what these messages add."""
+        messages = self._messages(self._in_order(base, rest))
         try:
             added = self._renderer.after(base.ids, messages, tools)
         except NoTools:
             raise
-        except TemplateError:  # it cannot say what these messages add
-            return self._whole(history, tools)
+        except TemplateError:
+            return None
         known = self._lists.pop(base.number, None)
         ids = base.context() if known is None else known
         ids.extend(added)

@@ -111,17 +111,28 @@ def _said(item: Any) -> Sequence[Said]:
 
 def _joined(items: Sequence[Said]) -> Iterator[Said]:
     """Neighbouring items of the assistant's as one message."""
-    for is_answer, run in itertools.groupby(items, key=lambda said: said.role == "assistant"):
-        parts = list(run)
-        if not is_answer:
-            yield from parts
+    parts: list[Said] = []
+    for said in items:
+        if said.role == "assistant":
+            parts.append(said)
             continue
-        yield Said(
+        yield from _message(parts)
+        yield said
+        parts = []
+    yield from _message(parts)
+
+
+def _message(parts: Sequence[Said]) -> Sequence[Said]:
+    if len(parts) < 2:
+        return parts
+    return (
+        Said(
             role="assistant",
             text="\n".join(each.text for each in parts if each.text),
             calls=tuple(call for each in parts for call in each.calls),
             ids=tuple(given for each in parts for given in each.ids),
-        )
+        ),
+    )
 
 
 def written(reply: RecordedReply, asked: Request, created: int) -> dict[str, Any]:
