@@ -237,6 +237,14 @@ class LogReader:
         return compress(encode(whole))
 
 
+def notes(records: Sequence[bytes], mark: bytes, kind: type[T]) -> list[T]:
+    """The records of a log that begin with a mark. Raises `RecordUnreadable`."""
+    try:
+        return [msgspec.msgpack.decode(each[1:], type=kind) for each in records if each[:1] == mark]
+    except msgspec.MsgspecError as error:
+        raise RecordUnreadable(f"a note of {kind.__name__} in the log cannot be read: {error}") from error
+
+
 def read_record(record: bytes, kind: type[T]) -> T:
     """A record of a turn, without its first byte. Raises `RecordUnreadable`."""
     try:

@@ -1,7 +1,6 @@
 """Forking a job: a group of samples that begin with its turns, and each continue by themselves."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -25,6 +24,7 @@ from prorl_mq.schema.turns import (
     LogReader,
     RecordUnreadable,
     World,
+    notes,
 )
 from prorl_mq.service import inspect
 from prorl_mq.service.fork_records import CannotFork, of_log, of_trajectory, sampled_tokens
@@ -182,10 +182,11 @@ async def _of_log(store: Store, ref: JobRef, turn: int) -> _Source:
     reader, records = LogReader(), list(base.records) if base is not None else []
     try:
         records += [record for each in logged if (record := reader.turn(each)) is not None]
+        points, worlds = notes(logged, CHECKPOINT, Checkpoint), notes(logged, WORLD, World)
+        archives = notes([b"a" + saved[0]], b"a", Archive) if saved[0] else []
     except RecordUnreadable as error:
         raise CannotFork(f"{error}; fork it when its RUN has ended") from None
-    points = [base.checkpoint] if base is not None and base.checkpoint is not None else []
-    points += [decode(each[1:], Checkpoint) for each in logged if each[:1] == CHECKPOINT]
+    points = [base.checkpoint, *points] if base is not None and base.checkpoint is not None else points
     if not records:
         raise CannotFork(
             "it has logged no turn: its first one is under way, or it has no log (third-party agents, MCP tools, Redis "
@@ -197,21 +198,15 @@ async def _of_log(store: Store, ref: JobRef, turn: int) -> _Source:
             raise CannotFork(f"the calls of turn {turn} are not answered yet: wait, or fork it at an earlier turn")
         raise CannotFork(f"its log ends with turn {ended}: fork it there or before, or wait")
     shared = await asyncio.to_thread(of_log, records[: 2 * turn + 2])
-    living, point = _sandbox(logged), points[-1] if points else None
+    living = worlds[-1].sandbox if worlds and worlds[-1].whole else ""  # that has all calls of the log
+    point = points[-1] if points else None
     if point is None or not 0 <= point.turn <= turn:
         return _Source(shared, sandbox=living)
     if not point.digest:  # nothing differs from what INIT makes
         return _Source(shared, point, sandbox=living)
-    archive = decode(saved[0], Archive) if saved[0] else None
-    if archive is None or archive.digest != point.digest:
+    if not archives or archives[0].digest != point.digest:
         return _Source(shared, sandbox=living)
     return _Source(shared, point, *saved, lender, living)
-
-
-def _sandbox(logged: Sequence[bytes]) -> str:
-    """The sandbox that has all calls of a log, by its id; empty where there is none."""
-    worlds = [decode(each[1:], World) for each in logged if each[:1] == WORLD]
-    return worlds[-1].sandbox if worlds and worlds[-1].whole else ""
 
 
 async def _room_for(store: Store, ref: JobRef, size: int) -> None:

@@ -107,6 +107,17 @@ async def test_a_checkpoint_goes_with_the_fork_if_it_is_of_these_turns(client: A
     assert len(archive) < SMALL_BYTES
 
 
+@pytest.mark.parametrize("broken", [CHECKPOINT + b"\xc1", b"w\x93", b"p\xc1"])
+async def test_a_log_that_cannot_be_read_is_not_forked_and_says_so(
+    client: AsyncClient, worker: Worker, broken: bytes
+) -> None:
+    held = await logged(client, worker)
+    await put(worker, held, 7, broken)
+    with pytest.raises(ServiceError, match=r"cannot be read.*; fork it when its RUN has ended") as refused:
+        await client.fork(PARENT, 3)
+    assert refused.value.status == 409
+
+
 async def test_where_a_job_cannot_be_forked_it_says_why_and_what_to_do(client: AsyncClient, worker: Worker) -> None:
     held = await logged(client, worker, sampling={"max_turns": 3})
     await put(worker, held, 7, b"t" + (6).to_bytes(4, "big") + sampled(9))

@@ -7,9 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from prorl_mq.errors import PayloadUnavailable
-from prorl_mq.schema.codec import decode, encode
+from prorl_mq.schema.codec import encode
 from prorl_mq.schema.items import Logged
-from prorl_mq.schema.turns import CHECKPOINT, PART, WORLD, Archive, Checkpoint, Inherited, LogReader, World, numbered
+from prorl_mq.schema.turns import (
+    CHECKPOINT,
+    PART,
+    WORLD,
+    Archive,
+    Checkpoint,
+    Inherited,
+    LogReader,
+    World,
+    notes,
+    numbered,
+)
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives, CheckpointSkipped
 from prorl_mq.store.payloads.limits import SMALL_BYTES
 from sandbox.errors import LinkCut, SandboxBusy, SandboxError, SandboxTaken
@@ -44,13 +55,11 @@ class JobLog:
         archives: CheckpointArchives,
         base: Inherited | None = None,
     ) -> None:
-        self._work = work
-        self._archives = archives
-        self._send_on = send
+        self._work, self._archives, self._send_on = work, archives, send
         self._records = [Logged(work.held, place, each) for place, each in enumerate(records)]
-        worlds = [decode(each[1:], World) for each in records if each[:1] == WORLD]
-        points = [base.checkpoint] if base is not None and base.checkpoint is not None else []
-        points += [decode(each[1:], Checkpoint) for each in records if each[:1] == CHECKPOINT]
+        worlds, points = notes(records, WORLD, World), notes(records, CHECKPOINT, Checkpoint)
+        if base is not None and base.checkpoint is not None:
+            points = [base.checkpoint, *points]
         self._announced = worlds[0].announced if worlds else None
         self._world = worlds[-1] if worlds else None
         self._sandbox = ""
