@@ -1,13 +1,15 @@
 """From a spec to scripts, word for word."""
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from slurm import script, spec_file
+import workers.__main__
+from slurm import script, spec_file, task
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -48,3 +50,17 @@ def test_two_deployments_of_one_name_share_no_sandboxes() -> None:
         if "STATE" in line
     }
     assert len(places) == 2
+
+
+def test_an_option_of_an_array_outranks_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `docs/howto/continue.md` tells for spare slots."""
+    monkeypatch.setenv("PRORL_REDIS_URL", "redis://localhost")
+    found = spec_file.read(GOLDEN / "whole.toml")
+    array = msgspec.structs.replace(found.arrays["node"], options=("--slots 8+4",))
+    found = msgspec.structs.replace(found, arrays={"node": array})
+    last = script.array_script(found, "node", 1).text.splitlines()[-1]
+    argv = shlex.split(last)
+    of_task = argv[argv.index("slurm.task") + 1 :]
+    for program in task.programs(task.parse(of_task)):
+        settings = workers.__main__.parse(program.argv[3:])
+        assert (settings.slots, settings.spare_slots) == (8, 4), settings.stage
