@@ -236,8 +236,8 @@ service-image: setup sandbox-tools  ## the service as an Apptainer image; its pr
 	for program in prorl-mq prorl-api prorl-worker prorl-keeper; do \
 	  $(STATE)/apptainer/bin/apptainer --silent exec --userns --containall $(STATE)/images/service.sif $$program --help >/dev/null || exit 1; \
 	done
-	$(STATE)/apptainer/bin/apptainer --silent exec --userns --containall $(STATE)/images/service.sif \
-	  prorl-mq doctor --state-dir /tmp/state --sandbox none | grep '^ok *versions'
+	{ $(STATE)/apptainer/bin/apptainer --silent exec --userns --containall $(STATE)/images/service.sif \
+	  prorl-mq doctor --state-dir /tmp/state --sandbox none || [ $$? = 1 ]; } | grep '^ok *versions'  # no service runs
 
 drills: setup prometheus  ## faults on a real service fire their alerts, and the cures of their pages end them (four minutes)
 	$(PY) -m pytest -q -s tests/chaos/drills.py
