@@ -183,6 +183,7 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
             namespace=given.namespace,
             username=environ.get("PRORL_REDIS_USERNAME"),
             password=environ.get("PRORL_REDIS_PASSWORD"),
+            kept=True,
         ),
         host=given.host,
         port=port,
