@@ -15,10 +15,10 @@ from api import openapi, problems
 from api.config import ApiSettings
 from api.hosts import guarded
 from api.operations import Operation
+from api.places import Holding
 from api.problems import Problem
 from api.routes import OPERATIONS
 from api.service import Service, service_of
-from api.tokens import identify
 from api.ui import page
 from prorl_mq.errors import ProrlError
 from prorl_mq.process.tracing import Tracing
@@ -62,13 +62,16 @@ def _route(path: str, operations: Sequence[Operation]) -> Route:
 def _endpoint(by_method: dict[str, Operation]) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         operation = by_method["GET" if request.method == "HEAD" else request.method]
-        if not operation.public:
-            settings = service_of(request).settings
-            caller = identify(request.headers.get("authorization"), settings.tokens, settings.readers)
-            if caller.reads_only and operation.method != "GET":
-                raise Problem(403, READS_ONLY, kind="reads-only")
-            request.state.caller = caller
-        return await operation.answer(request)
+        if operation.public:
+            return await operation.answer(request)
+        service = service_of(request)
+        caller = service.callers.identify(request.headers.get("authorization"))
+        if caller.reads_only and operation.method != "GET":
+            raise Problem(403, READS_ONLY, kind="reads-only")
+        with Holding(caller.tenant) as holding:
+            holding.take(service.requests)
+            request.state.caller, request.state.holding = caller, holding
+            return await operation.answer(request)
 
     return endpoint
 

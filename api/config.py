@@ -125,6 +125,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     uds: str | None = None
     tokens: Mapping[str, bytes] = {}
     readers: Mapping[str, bytes] = {}  # tenant → SHA-256 of the token that reads only
+    tokens_file: Path | None = None  # they were read from it, and are read again when it changes
     state_dir: Path | None = None  # whose token is asked for; None: none but `tokens`
     backends: Mapping[str, tuple[str, ...] | None] = {}  # what each tenant may add; None: the file does not say
     max_body_bytes: int = 16 * MIB
@@ -182,12 +183,14 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
             namespace=given.namespace,
             username=environ.get("PRORL_REDIS_USERNAME"),
             password=environ.get("PRORL_REDIS_PASSWORD"),
+            kept=True,
         ),
         host=given.host,
         port=port,
         uds=given.uds,
         tokens=tenants.tokens if tenants and by_token else {},
         readers=tenants.readers if tenants and not compat else {},
+        tokens_file=Path(given.tokens) if tenants and by_token else None,
         state_dir=given.state_dir if own else None,
         backends=backends,
         max_body_bytes=body,

@@ -7,7 +7,7 @@ again with it; as long as there are fewer runs than connections, that never happ
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -46,10 +46,17 @@ class NewResults:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def collect(
-        self, run: RunRef, *, after: str, wait_s: float, limit: int, gone: asyncio.Future[None]
+        self,
+        run: RunRef,
+        *,
+        after: str,
+        wait_s: float,
+        limit: int,
+        gone: asyncio.Future[None],
+        waits: Callable[[], None] | None = None,
     ) -> tuple[list[Result], str]:
         """Results after a cursor, and the cursor to continue with. Empty if none came in time or before `gone` was
-        done, and where nobody may wait any more.
+        done, and where nobody may wait any more. `waits` is called once, where there is something to wait for.
         """
         ends = monotonic() + wait_s
         while True:
@@ -57,6 +64,9 @@ class NewResults:
             left_s = ends - monotonic()
             if found or left_s <= 0 or gone.done() or self._ended:
                 return found, after
+            if waits is not None:
+                waits()
+                waits = None
             await self._reader_of(run).wait(run, after, left_s, gone)
 
     def end(self) -> None:

@@ -153,7 +153,7 @@ def _argument(endpoint: Callable[..., Any], path: str, name: str, kind: Any) -> 
 def _errors(own: tuple[int, ...], *, in_path: bool, body: bool, public: bool) -> tuple[int, ...]:
     """Each operation may meet wrong parameters, one with an id an unknown thing, one with a body a wrong body."""
     found = {422, *own} | ({404} if in_path else set()) | ({400, 413, 415} if body else set())
-    return tuple(sorted(found if public else found | {503}))
+    return tuple(sorted(found if public else found | {429, 503}))
 
 
 def _content(returned: Any) -> Any:

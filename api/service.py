@@ -8,11 +8,12 @@ from typing import Any, Final, Generic, TypeVar
 from prometheus_client import REGISTRY
 from starlette.requests import Request
 
+from api.callers import Callers
 from api.config import ApiSettings
 from api.listeners import listeners
 from api.live import Follower
 from api.new_results import NewResults
-from api.places import POLLS, STREAMS, Places
+from api.places import BODIES, COMPAT, POLLS, REQUESTS, STREAMS, Holding, Places
 from api.tokens import Caller
 from prorl_mq import duties
 from prorl_mq.clock import monotonic
@@ -59,10 +60,14 @@ class Service:
         self.settings = settings
         self.tracing = tracing
         self.draining = asyncio.Event()
-        self.polls = Places(POLLS, len(settings.tokens), "requests wait for results at")
-        self.streams = Places(STREAMS, len(settings.tokens), "event streams come from")
-        rights = Rights(declared=settings.backends, closed=bool(settings.tokens))
-        self.registrar = Registrar(rights, lambda: listeners(settings))
+        self.callers = Callers(settings)
+        tenants, times = len(settings.tokens), 1 if settings.compat is None else COMPAT
+        self.requests = Places(times * REQUESTS, tenants, "requests are in work at", again_s=1)
+        bodies = times * max(BODIES, 4 * settings.max_body_bytes)
+        self.bodies = Places(bodies, tenants, "bytes of bodies lie at", again_s=1)
+        self.polls = Places(POLLS, tenants, "requests wait for results at")
+        self.streams = Places(STREAMS, tenants, "event streams come from")
+        self.registrar = Registrar(self._rights(), lambda: listeners(settings))
         self._store: Store | None = None
         self._looking: Store | None = None  # for pages and metrics, which show what is there, confirmed or not
         self._follower: Follower | None = None
@@ -91,6 +96,14 @@ class Service:
         if self._store is None:
             raise RuntimeError("the service has not started")
         return self._store
+
+    def _rights(self) -> Rights:
+        return Rights(declared=self.callers.backends, closed=bool(self.callers.tokens))
+
+    def _other_tenants(self) -> None:
+        self.registrar.rights = self._rights()
+        for places in (self.requests, self.bodies, self.polls, self.streams):
+            places.tenants = len(self.callers.tokens)
 
     def drain(self) -> None:
         """Requests that wait are answered now."""
@@ -130,6 +143,7 @@ class Service:
                 maintenance,
                 self._new_results.running(),
                 _beside(self._follower.follow()),
+                _beside(self.callers.follow(self._store, self._other_tenants)),
                 _beside(LAG.run()),
             ):
                 yield
@@ -163,6 +177,12 @@ def store_of(request: Request) -> Store:
 def tenant_of(request: Request) -> TenantId:
     """The tenant of a request."""
     return caller_of(request).tenant
+
+
+def holding_of(request: Request) -> Holding:
+    """Places of a request; set before the endpoint runs."""
+    holding: Holding = request.state.holding
+    return holding
 
 
 def caller_of(request: Request) -> Caller:

@@ -36,4 +36,5 @@ def redis_settings(given: argparse.Namespace, env: Mapping[str, str]) -> RedisSe
         username=env.get("PRORL_REDIS_USERNAME"),
         password=env.get("PRORL_REDIS_PASSWORD"),
         outage_ms=given.outage_ms,
+        kept=True,
     )

@@ -24,7 +24,7 @@ def create_app(settings: ApiSettings, *, maintained: bool = True, tracing: Traci
     service, compat = Service(settings, tracing), settings.compat
     assert compat is not None
     routes = Routes(service)
-    asked = [Middleware(Entrance, tokens=settings.tokens)] if settings.tokens else []
+    asked = [Middleware(Entrance, callers=service.callers)] if settings.tokens else []
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -1,15 +1,14 @@
 """Callers with a token: in the path, since a client of the first release sends no header, or as everywhere else."""
 
-from collections.abc import Mapping
 from typing import Final
 from urllib.parse import unquote
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.callers import Callers
 from api.compat.routes import detail
 from api.problems import Problem
-from api.tokens import identify
 
 PREFIX: Final = "/token/"
 _HOW: Final = "call http://HOST:PORT/token/TOKEN in place of http://HOST:PORT, or send Authorization: Bearer TOKEN"
@@ -18,9 +17,9 @@ _HOW: Final = "call http://HOST:PORT/token/TOKEN in place of http://HOST:PORT, o
 class Entrance:
     """Names the caller to the routes, which see the path without its token; 401 for everybody else."""
 
-    def __init__(self, app: ASGIApp, *, tokens: Mapping[str, bytes]) -> None:
+    def __init__(self, app: ASGIApp, *, callers: Callers) -> None:
         self._app = app
-        self._tokens = tokens
+        self._callers = callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] == "/healthz":
@@ -33,7 +32,7 @@ class Entrance:
             shown = f"Bearer {unquote(token)}"
             scope = {**scope, "path": unquote(f"/{rest}"), "raw_path": f"/{rest}".encode("latin-1")}
         try:
-            caller = identify(shown, self._tokens)
+            caller = self._callers.identify(shown)
         except Problem as refused:
             said = "the token is unknown" if shown else "a token is needed"
             await detail(refused.status, f"{said}: {_HOW}")(scope, receive, send)

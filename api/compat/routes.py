@@ -17,6 +17,7 @@ from api.compat.arrivals import Arrival, Arrivals, Stopped
 from api.compat.clients import CompatClient, client_of, settings_of
 from api.compat.jobs import KEPT_MS, CompatJobs
 from api.compat.servers import Servers
+from api.places import Holding
 from api.request.bodies import BESIDE_THE_LOOP, JSON
 from api.request.waiting import until_gone
 from api.service import Service
@@ -59,6 +60,15 @@ class Routes:
         self._servers = Servers(self._service.store, arrivals, self._jobs, self._service.registrar)
         async with arrivals.running():
             yield
+
+    def _counted(self, endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def counted(request: Request) -> Response:
+            with Holding(client_of(request).tenant) as holding:
+                holding.take(self._service.requests)
+                request.state.holding = holding
+                return await endpoint(request)
+
+        return counted
 
     async def start(self, request: Request) -> Response:
         client = client_of(request)
@@ -167,7 +177,7 @@ class Routes:
             ("process", self.process, "POST"),
         )
         made = [
-            Route(f"{prefix}/{name}", endpoint, methods=[method])
+            Route(f"{prefix}/{name}", self._counted(endpoint), methods=[method])
             for prefix in ("", "/clients/{client}")
             for name, endpoint, method in rows
         ]

@@ -8,7 +8,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from api.problems import Problem
-from api.service import service_of
+from api.service import holding_of, service_of
 from prorl_mq.schema.strict import Misfit, decode_json
 
 JSON: Final = "application/json"
@@ -49,21 +49,25 @@ def wants(request: Request, media_type: str) -> bool:
 async def read_bytes(request: Request, limit: int) -> bytes:
     """The raw body. Raises `Problem` (400, 413)."""
     announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced[:20]) > limit:
-        raise _too_large(limit)
-    chunks, size = [], 0
+    chunks, size, holding, places = [], 0, holding_of(request), service_of(request).bodies
     try:
+        if announced.isdigit() and int(announced[:20]) > limit:
+            raise _too_large(limit)
         async for chunk in request.stream():
             size += len(chunk)
             if size > limit:
                 raise _too_large(limit)
+            if chunk:
+                holding.take(places, len(chunk))
             chunks.append(chunk)
+    except Problem as refused:
+        refused.headers["Connection"] = "close"  # the rest of the body is not read
+        raise
     except ClientDisconnect:
         raise Problem(400, "the connection ended before the body did") from None
     return b"".join(chunks)
 
 
 def _too_large(limit: int) -> Problem:
-    # The rest of the body is not read, so the connection cannot be used again.
     detail = f"the body is larger than {limit} bytes: send fewer groups at once, each batch under its own batch_id"
-    return Problem(413, detail, headers={"Connection": "close"})
+    return Problem(413, detail)

@@ -8,8 +8,10 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from api.places import Places
+from api.callers import Callers
+from api.places import Holding
 from api.request.bodies import EVENT_STREAM
+from api.service import Service
 from prorl_mq.schema.ids import TenantId
 
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -20,17 +22,21 @@ Gone = asyncio.Future[None]  # its caller has left
 
 
 class Leaving:
-    """A context whose value is done when the caller of a request has left. Thousands of requests have one at a time."""
+    """A context whose value is done when the caller of a request has left, or its token opens nothing any more.
+    Thousands of requests have one at a time.
+    """
 
-    __slots__ = ("_task",)
+    __slots__ = ("_callers", "_task")
 
-    def __init__(self, receive: Receive) -> None:
-        self._task = asyncio.create_task(_left(receive))
+    def __init__(self, receive: Receive, callers: Callers, tenant: TenantId) -> None:
+        self._callers, self._task = callers, asyncio.create_task(_left(receive))
+        callers.waiting[self._task] = tenant
 
     def __enter__(self) -> Gone:
         return self._task
 
     def __exit__(self, *_: object) -> None:
+        self._callers.waiting.pop(self._task, None)
         self._task.cancel()
 
 
@@ -40,19 +46,15 @@ class EventStream(StreamingResponse):
     `messages` ends when its argument is done: the caller has left.
     """
 
-    def __init__(self, places: Places, tenant: TenantId, messages: Callable[[Gone], AsyncIterator[bytes]]) -> None:
+    def __init__(self, service: Service, tenant: TenantId, messages: Callable[[Gone], AsyncIterator[bytes]]) -> None:
         super().__init__((), media_type=EVENT_STREAM, headers=HEADERS)
-        self._messages = messages
-        self._places, self._tenant = places, tenant
-        places.take(tenant)
+        self._callers, self._messages, self._holding = service.callers, messages, Holding(tenant)
+        self._holding.take(service.streams)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        try:
-            with Leaving(receive) as gone:
-                self.body_iterator = self._messages(gone)
-                await self.stream_response(send)
-        finally:
-            self._places.give(self._tenant)
+        with self._holding, Leaving(receive, self._callers, self._holding.tenant) as gone:
+            self.body_iterator = self._messages(gone)
+            await self.stream_response(send)
 
 
 async def until_gone(request: Request, work: Coroutine[Any, Any, T], *ends: Coroutine[Any, Any, object]) -> T | None:

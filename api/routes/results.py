@@ -13,7 +13,7 @@ from api.operations import operation
 from api.request.bodies import EVENT_STREAM, JSON, MSGPACK, render, wants
 from api.request.parameters import cursor, number, whole
 from api.request.waiting import EventStream, Gone, Leaving
-from api.service import Service
+from api.service import Service, holding_of
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.ids import RunRef, TenantId
 from prorl_mq.schema.intake import Cursor
@@ -64,7 +64,6 @@ class AckAnswer(msgspec.Struct, frozen=True, kw_only=True):
     answers={200: "Groups, and reports of batches; as an event stream each is one event, its id the cursor"},
     returns=ResultsPage,
     media_types=(JSON, MSGPACK, EVENT_STREAM),
-    errors=(429,),
 )
 async def collect_results(
     request: Request,
@@ -81,16 +80,16 @@ async def collect_results(
     """
     await inspect.expect_run(service.store, run)
     if wants(request, EVENT_STREAM):
-        return EventStream(service.streams, tenant, partial(_events, service, run, after))
+        return EventStream(service, tenant, partial(_events, service, run, after))
     if wait == 0:
         found, after = await results.page(service.store, run, after=after, limit=limit)
     else:
-        service.polls.take(tenant)
-        try:
-            with Leaving(request.receive) as gone:
-                found, after = await service.new_results.collect(run, after=after, wait_s=wait, limit=limit, gone=gone)
-        finally:
-            service.polls.give(tenant)
+        holding = holding_of(request)
+        with Leaving(request.receive, service.callers, tenant) as gone:
+            found, after = await service.new_results.collect(
+                run, after=after, wait_s=wait, limit=limit, gone=gone,
+                waits=lambda: holding.exchange(service.requests, service.polls),
+            )  # fmt: skip
     return render(request, _page(found, after))
 
 

@@ -30,7 +30,7 @@ async def run_status(store: Store, run: RunRef) -> RunStatus:
     return await runs.status(store, run)
 
 
-@operation("PUT", "/v1/runs/{run}", errors=(429,))
+@operation("PUT", "/v1/runs/{run}")
 async def configure_run(store: Store, run: RunRef, settings: RunSettings) -> RunStatus:
     """Set a run's weight and quotas; they take effect within a second, and omitted ones get their default."""
     return await runs.configure(store, run, settings)

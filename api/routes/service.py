@@ -14,7 +14,6 @@ from api.operations import operation
 from api.problems import unavailable
 from api.request.bodies import JSON
 from api.service import Service, caller_of
-from api.tokens import identify
 from api.ui.page import viewer
 from prorl_mq.store.gauges import read
 from prorl_mq.store.server import fitness
@@ -62,6 +61,8 @@ async def ready(service: Service) -> Readiness:
     try:
         async with asyncio.timeout(READY_S):
             warnings = await fitness.start_up(service.store.redis)
+            if service.callers.fault:
+                warnings.append("the tokens file was changed and is wrong: see the log; the tokens before still hold")
             pressure = await fitness.pressure(service.store.redis)
     except TimeoutError:
         raise unavailable(f"Redis has not answered within {READY_S:.0f} s") from None
@@ -82,7 +83,7 @@ async def metrics(request: Request, service: Service) -> Response:
     Open where only this machine can ask; elsewhere any tenant's token opens it.
     """
     if not service.settings.local:
-        identify(request.headers.get("authorization"), service.settings.tokens, service.settings.readers)
+        service.callers.identify(request.headers.get("authorization"))
     gauges = exposition(await read(service.store))
     return Response(generate_latest(REGISTRY) + gauges, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 

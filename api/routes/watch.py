@@ -65,7 +65,6 @@ async def overview(service: Service) -> Overview:
     answers={200: "Each `changes` has the newest ones"},
     returns=Changes,
     media_types=(EVENT_STREAM,),
-    errors=(429,),
 )
 async def watch(
     service: Service,
@@ -75,7 +74,7 @@ async def watch(
     seconds: Annotated[int, whole(0, LONGEST_S, SECONDS)] = LONGEST_S,
 ) -> Response:
     """An event stream: `changes` of jobs, `reset` where some were missed, a `tick` every few seconds."""
-    return EventStream(service.streams, tenant, partial(_messages, service, tenant, topic or "", after, seconds))
+    return EventStream(service, tenant, partial(_messages, service, tenant, topic or "", after, seconds))
 
 
 async def _messages(

@@ -32,7 +32,7 @@ function segmentsOf({ segments, tree }) {
 
 async function unless(known, command) {
   try {
-    await command;
+    return await command;
   } catch (error) {
     if (!String(error).includes(known)) throw error;
   }
@@ -41,13 +41,16 @@ async function unless(known, command) {
 async function register() {
   await redis.sadd(`${prefix}intakes:${tenant}`, run);
   await unless('NOPERM', redis.sadd(`${prefix}intakes`, `${tenant}:${run}`)); // of a server without users of its own
-  await unless('BUSYGROUP', redis.xgroup('CREATE', results, 'trainer', '0', 'MKSTREAM'));
 }
+
+// The service makes the group with the first entry: until then there is nothing to read.
+const read = (from) => redis.xreadgroupBuffer('GROUP', 'trainer', 'nodejs', 'BLOCK', 5000, 'STREAMS', results, from);
 
 // First what was delivered before and not acknowledged ("0"), then what is new (">").
 async function* entries() {
   for (let from = '0'; ; ) {
-    const found = await redis.xreadgroupBuffer('GROUP', 'trainer', 'nodejs', 'BLOCK', 5000, 'STREAMS', results, from);
+    const found = await unless('NOGROUP', read(from));
+    if (found === undefined) await new Promise((wake) => setTimeout(wake, 200));
     const rows = found ? found[0][1] : [];
     if (rows.length === 0) from = '>';
     for (const [id, [field, data]] of rows) yield { id: id.toString(), field: field.toString(), value: decode(data) };

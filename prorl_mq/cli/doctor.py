@@ -23,7 +23,7 @@ from prorl_mq.service import payload_files
 from prorl_mq.store import gauges
 from prorl_mq.store.archive import waiting
 from prorl_mq.store.payloads import owner
-from prorl_mq.store.server import fitness
+from prorl_mq.store.server import fitness, notices
 from prorl_mq.store.server.faults import RedisError
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living, stalled
@@ -73,6 +73,8 @@ async def findings(given: argparse.Namespace) -> AsyncIterator[Finding]:
                 subject, _, said = line.partition(" ")
                 yield Finding(subject, said.strip())
             yield await _payloads(store)
+            if fault := await notices.said(store, notices.TOKENS):
+                yield Finding("tokens", fault, "correct the file: API processes read it again by themselves")
             if (state := await waiting.state(store)).fault:
                 fix = "make room or writable what it lies on; what is acknowledged waits meanwhile, up to a bound"
                 yield Finding("archive", state.fault, fix)

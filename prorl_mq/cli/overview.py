@@ -27,6 +27,7 @@ from prorl_mq.service.guarantees import lines
 from prorl_mq.store import batches, gauges, pools, runs
 from prorl_mq.store.audit import guarantees
 from prorl_mq.store.gauges import Gauges
+from prorl_mq.store.server import notices
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import stalled, unfollowed, waits
 
@@ -60,6 +61,7 @@ async def run(given: argparse.Namespace) -> int:
             look = Look(monotonic(), now.counters)
             text = [*await overview(store, now, last), *await sandboxes(given.state_dir)]
             kept = [f"payloads: {await payload_files.told(store.payloads)}", archived.told(now.archive, now.at_ms)]
+            kept.append(await notices.said(store, notices.TOKENS))
             text += ["\n".join(filter(None, kept)), await holds(store)]
             if given.watch is None:
                 print(shown(text, sys.stdout.isatty()))

@@ -45,7 +45,7 @@ class Registrar:
     """Takes backends into pools. `listeners` are the places, HOST:PORT, where the service itself listens."""
 
     def __init__(self, rights: Rights | None = None, listeners: Listeners = no_listeners) -> None:
-        self._rights = rights or Rights()
+        self.rights = rights or Rights()
         self._listeners = listeners
 
     async def add(self, store: Store, pool: str, about: BackendInfo, *, has_user: bool = False) -> str:
@@ -55,7 +55,7 @@ class Registrar:
         """
         address = addresses.parse(about.address)
         about = msgspec.structs.replace(about, address=about.address.rstrip("/"))
-        reach = self._rights.of(tenant_of(pool), has_user=has_user)
+        reach = self.rights.of(tenant_of(pool), has_user=has_user)
         if reach is None or await _is_operators(store, pool, about.address):
             return await self._added_by_operator(store, pool, about, address)
         reach = msgspec.structs.replace(reach, listeners=tuple(await self._listeners()))

@@ -78,7 +78,7 @@ async def test_an_operation_is_made_from_the_signature_of_a_coroutine() -> None:
     assert [(each.where, each.name, each.required) for each in find_thing.parameters] == [
         ("path", "id", True), ("query", "address", True), ("query", "size", False),
     ]  # fmt: skip
-    assert (find_thing.errors, find_thing.body) == ((404, 409, 422, 503), None)
+    assert (find_thing.errors, find_thing.body) == ((404, 409, 422, 429, 503), None)
     assert {status: answer.body for status, answer in find_thing.answers.items()} == dict.fromkeys(
         (200, 201), BackendAnswer
     )

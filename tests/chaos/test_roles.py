@@ -22,6 +22,7 @@ SHARED_OR_OF_ANOTHER_KIND = (  # commands that could stop another tenant, or mak
     ("SADD", "{prorl}:to_cancel:default", "default:r"), ("XDEL", "{prorl}:results:default:r", "1-1"),
     ("SMOVE", "{prorl}:cancellable:default:r", "{prorl}:to_cancel:other", "default:r"),
     ("SMOVE", "{prorl}:runs", "{prorl}:to_cancel:default", "default:r"),
+    ("XGROUP", "CREATE", "{prorl}:results:default:any", "g", "0", "MKSTREAM"),
 )  # fmt: skip
 
 

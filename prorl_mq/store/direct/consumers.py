@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
+from prorl_mq.errors import RedisUnavailable
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.intake import TRAINERS
 from prorl_mq.store import results, runs
@@ -110,11 +111,14 @@ async def unacknowledged(store: Store, run: RunRef, cursors: Sequence[str]) -> C
 async def create(store: Store, run: RunRef) -> None:
     """Makes the group, and the stream, where they are missing: the group is given all that lies on the stream.
 
-    Publishing makes them too, so this is for streams of an earlier release, and before the first result.
+    Publishing makes them too, so this is for streams of an earlier release, and before the first result. Raises
+    `RedisUnavailable` where this user may make no group: the service makes it soon.
     """
     words = ("XGROUP", "CREATE", store.keys.results(run), TRAINERS, "0", "MKSTREAM")
     try:
         await store.write(*words, repeat=Repeat.SAME)
+    except NoPermissionError:
+        raise RedisUnavailable(f"{run} has no consumer group yet: an API process makes it, try again") from None
     except ResponseError as error:
         if not str(error).startswith("BUSYGROUP"):
             raise

@@ -20,6 +20,8 @@ SETTINGS: Final = (
     Setting("--tenant", "a tenant whose trainer gets a user; may be repeated", metavar="T", again=True),
 )
 _CONNECT: Final = "+ping +hello +auth +select +client|setname +client|id +info +time +command"
+_KEPT: Final = "+client|no-evict"  # a tenant's connections go first where they fill Redis together
+_INGRESS: Final = "+@all -@admin -@dangerous +info +acl|users -script -function"
 _WORK: Final = (
     "+evalsha +eval +xreadgroup +xread +xrange +xrevrange +xack +xdel +xadd +xlen +xgroup|create "
     "+xgroup|delconsumer +xinfo|groups +xinfo|stream +xpending +hmget +hset +hget +hgetall +hdel +hincrby +hexists "
@@ -53,12 +55,12 @@ _TRAINER_READING: Final = (
     "+zrank +zscore +zcard +sismember +wait"
 )
 # What a trainer writes, each command with its keys alone: none of them makes another kind of key than the service
-# expects there, and none touches what another tenant uses.
+# expects there, and none touches what another tenant uses. None makes a stream or a group: their number has no bound.
 _TRAINER_WRITES: Final = (
     ("mark:{}", "+set +pexpire"),
     ("intake:{}:*", "+xadd"),
     ("intakes:{}", "+sadd"),
-    ("results:{}:*", "+xreadgroup +xack +xclaim +xautoclaim +xgroup|create"),
+    ("results:{}:*", "+xreadgroup +xack +xclaim +xautoclaim"),
     ("cancellable:{}:* to_cancel:{}", "+smove"),
 )
 
@@ -75,9 +77,9 @@ def users(namespace: str = "prorl", tenants: Sequence[str] = ()) -> dict[str, st
     readable = " ".join(f"%R~{prefix}{key}" for key in _READ_KEYS)
     viewed = " ".join(f"%R~{prefix}{key}" for key in _VIEWED)
     found = {
-        f"{namespace}-ingress": f"~{prefix}* {_CONNECT} +@all -@admin -@dangerous +info +acl|users -script -function",
-        f"{namespace}-worker": f"{full} {readable} {_CONNECT} {_WORK}",
-        f"{namespace}-eval": f"{full} {readable} %R~{prefix}sealed:* {_CONNECT} {_WORK}",
+        f"{namespace}-ingress": f"~{prefix}* {_CONNECT} {_INGRESS} {_KEPT}",
+        f"{namespace}-worker": f"{full} {readable} {_CONNECT} {_KEPT} {_WORK}",
+        f"{namespace}-eval": f"{full} {readable} %R~{prefix}sealed:* {_CONNECT} {_KEPT} {_WORK}",
         f"{namespace}-viewer": f"{viewed} {_CONNECT} +@read -@dangerous",
         f"{namespace}-mirror": f"~rq:* {_CONNECT} {_MIRROR}",
     }

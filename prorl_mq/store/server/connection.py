@@ -30,7 +30,7 @@ from prorl_mq import chance
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, RedisUnavailable
 from prorl_mq.servers import servers
-from prorl_mq.store.server import rendezvous
+from prorl_mq.store.server import kinds, rendezvous
 from prorl_mq.store.server.rendezvous import Place
 
 log = logging.getLogger("prorl_mq.redis")
@@ -65,6 +65,7 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     password: str | None = None
     outage_ms: int = 120_000  # how long a process waits for Redis before it gives up
     answer_s: float = 10.0  # how long one answer may take
+    kept: bool = False  # connections are not ended for what they hold of Redis's memory (CLIENT NO-EVICT)
 
     @property
     def named(self) -> Place:
@@ -130,6 +131,8 @@ def _made(settings: RedisSettings, connections: int, *, wired: bool) -> "Redis":
         **entry(place),
     )
     pool.connection_class = _ours(pool.connection_class)
+    if settings.kept:
+        pool.connection_class = kinds.kept(pool.connection_class)
     if settings.moves:
         kind = pool.connection_class
         pool.connection_class = rendezvous.following(kind, place, settings.followed, settings.namespace)
@@ -186,23 +189,7 @@ def _ours(kind: Any) -> Any:
             if self._wrong:
                 await self.disconnect(nowait=True)
 
-    return _packing_fast(_ending_quietly(OurConnection))
-
-
-def _ending_quietly(kind: Any) -> Any:
-    """With a disconnect that does not fail."""
-
-    class QuietConnection(kind):  # type: ignore[misc]
-        async def disconnect(self, *args: Any, **options: Any) -> None:
-            """A busy peer may take longer to end TLS than the client waits for it: that is not a failure."""
-            writer = self._writer
-            try:
-                await super().disconnect(*args, **options)
-            except TimeoutError:
-                if writer is not None:
-                    writer.transport.abort()
-
-    return QuietConnection
+    return kinds.packing_fast(kinds.ending_quietly(OurConnection))
 
 
 def deadline(*command: Any) -> float | None:
@@ -227,20 +214,6 @@ def deadline(*command: Any) -> float | None:
     if block_s <= 0:
         raise ValueError(f"{name} would block without limit: give it a time, and repeat it")
     return block_s + MARGIN_S
-
-
-def _packing_fast(kind: Any) -> Any:
-    """With commands packed in C: a script call for 64 jobs has hundreds of parts."""
-    try:
-        from hiredis import pack_command
-    except ImportError:
-        return kind
-
-    class FastConnection(kind):  # type: ignore[misc]
-        def pack_command(self, *args: Any) -> list[bytes]:
-            return [pack_command(args)]
-
-    return FastConnection
 
 
 def passing(error: Exception) -> bool:
