@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from redis.exceptions import RedisError
 
 from prorl_mq.schema.rendezvous import Place
-from prorl_mq.servers import Node, SeveralServers, servers
+from prorl_mq.servers import Node, SeveralServers, alone, servers
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.server.connection import RedisSettings, ask, patiently
 from prorl_mq.store.server.primary import ask_node, ask_sentinel, pairs
@@ -94,10 +94,9 @@ async def look(
     several = servers(place.url)
     follower = None
     if len(primary.followers) == 1:
-        shape = several or SeveralServers(nodes=(), scheme=place.url.partition("://")[0].replace("unix", "redis"))
-        entry = {"username": place.username, "password": place.secret}
+        shape = several or alone(place.url)
         try:
-            [said] = await ask_node(shape.url(primary.followers[0]), ("INFO", "replication"), ca=place.ca, **entry)
+            [said] = await ask_node(shape.url(primary.followers[0]), ("INFO", "replication"), place=place)
             follower = standing(said.decode()) if isinstance(said, bytes) else None
         except (RedisError, OSError):
             pass
