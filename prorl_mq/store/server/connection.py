@@ -176,8 +176,12 @@ def _ours(kind: Any) -> Any:
             finally:
                 self.socket_timeout = usual_s
 
+        def left(self) -> bool:
+            """True if its server is no longer the one to ask."""
+            return False
+
         async def _leave_wrong(self) -> None:
-            if self._wrong:
+            if self._wrong or (self.is_connected and self.left()):
                 await self.disconnect(nowait=True)
 
     return _packing_fast(_ending_quietly(OurConnection))

@@ -17,6 +17,7 @@ from redis.exceptions import AuthenticationError, ConnectionError, RedisError
 from prorl_mq.schema.rendezvous import Place
 from prorl_mq.servers import Node, SeveralServers, hidden, servers
 
+_found: dict[str, Node] = {}  # several servers → the primary that a connection has reached last
 ASK_S: Final = 1.0  # how long one server may take to answer; a stopped one accepts the connection and stays silent
 
 
@@ -131,11 +132,21 @@ async def _answers(asked: list[Any], enough: int) -> list[NamedPrimary]:
     return told
 
 
-def electing(kind: Any, where: Callable[[], Awaitable[Place]], move: Callable[[Any, Place], None]) -> Any:
-    """The class of asyncio connections that look for the primary before each connect."""
+def electing(kind: Any, where: Callable[[], Awaitable[Place]], move: Callable[[Any, Place], None], url: str) -> Any:
+    """The class of asyncio connections that look for the primary before each connect. `url`: the several servers.
+
+    An old primary that is cut off from the others answers reads for as long as anybody asks. So what one connection of
+    this process has found, all others with the same `url` follow at their next command.
+    """
 
     class ElectingConnection(kind):  # type: ignore[misc]
+        _greeted = False
+
+        def left(self) -> bool:
+            return self._greeted and _found[url] != (self.host, self.port)
+
         async def _connect(self) -> None:
+            self._greeted = False
             move(self, await where())
             await super()._connect()
 
@@ -143,6 +154,8 @@ def electing(kind: Any, where: Callable[[], Awaitable[Place]], move: Callable[[A
             await super().on_connect_check_health(check_health=check_health)
             await self.send_command("HELLO")
             must_be_primary(self, await self.read_response())
+            self._greeted = True
+            _found[url] = self.host, self.port
 
     return ElectingConnection
 
