@@ -54,7 +54,9 @@ logfile {directory}/sentinel.log
 daemonize no
 requirepass {secret}
 sentinel sentinel-pass {secret}
+sentinel myid {identity}
 sentinel monitor {name} {primary} 2
+sentinel known-replica {name} {replica}
 sentinel auth-pass {name} {secret}
 sentinel down-after-milliseconds {name} {down_after_ms}
 sentinel failover-timeout {name} 3000
@@ -71,6 +73,7 @@ class ChainServer(ChainNode):
         self.inside: tuple[str, ...] = ()  # what its command line begins with, in tests
         self.environment: Mapping[str, str] = {}
         self.lines = ""  # at the end of its configuration
+        self.identity = secrets.token_hex(20)  # of a Sentinel: under another one it would be counted once more
         self._binary = binary
 
     def start(self, text: str, *words: str) -> None:
@@ -189,10 +192,11 @@ class Chain:
         node.start(text)
 
     async def start_sentinel(self, sentinel: ChainServer) -> None:
-        primary = self.nodes[self.order[0]]
+        primary, replica = (self.nodes[place] for place in self.order[:2])
         text = SENTINEL.format(
             host=sentinel.host, port=sentinel.port, directory=sentinel.directory, secret=self.secret, name=NAME,
-            primary=f"{primary.host} {primary.port}", down_after_ms=self.down_after_ms,
+            primary=f"{primary.host} {primary.port}", replica=f"{replica.host} {replica.port}",
+            down_after_ms=self.down_after_ms, identity=sentinel.identity,
         )  # fmt: skip
         sentinel.start(text, "--sentinel")
         await self._answers(sentinel)
@@ -211,6 +215,9 @@ class Chain:
     async def repair(self) -> None:
         """One look: after a fail-over the old primary is the end of the chain; what has ended starts again there."""
         for each in self.sentinels:
+            if not each.ended and await each.tilted():
+                self._say(f"the Sentinel at port {each.port} starts again: its clock has jumped, or it stood still")
+                await asyncio.to_thread(each.stop)
             if each.ended:
                 await self.start_sentinel(each)
         now = await self.primary()

@@ -61,6 +61,10 @@ class ChainNode:
         """Lets a Sentinel look again for the primary's replicas."""
         await self.ask("SENTINEL", "RESET", name)
 
+    async def tilted(self) -> bool:
+        """True for a Sentinel that promotes nobody since its clock has jumped. Set back, it is blind for as long."""
+        return b"sentinel_tilt:1" in await self.ask("INFO", "sentinel")
+
     async def tune(self) -> None:
         """Lets a Sentinel look more often than it does by default."""
         await self.ask("SENTINEL", "DEBUG", *TUNED)
