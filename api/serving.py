@@ -186,9 +186,8 @@ async def _fit(settings: ApiSettings) -> None:
             print(f"warning: {warning}", flush=True)
         match settings.durability:
             case Durability.REPLICATED:
-                found = replicas.faults(
-                    *await patiently(lambda: replicas.look(store, settings.redis), outage_ms=outage_ms)
-                )
+                seen = await patiently(lambda: replicas.look_well(store, settings.redis), outage_ms=outage_ms)
+                found = replicas.faults(*seen)
                 if found and not await patiently(lambda: replicas.required(store), outage_ms=outage_ms):
                     raise ServerUnfit("--durability replicated is refused: " + "; ".join(found))
                 for fault in found:  # a start while a replica is away: answers wait for it

@@ -144,9 +144,9 @@ async def stand(
             else:
                 stack.callback(chain.stop)
                 await chain.start()
-            queue = queue_of(chain.settings)
-            stack.push_async_callback(queue.store.redis.aclose)
-            yield Stand(chain, chain.settings, queue)
+            here = Stand(chain, chain.settings, queue_of(chain.settings))
+            stack.push_async_callback(lambda: here.store.redis.aclose())
+            yield here
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

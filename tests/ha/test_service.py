@@ -25,7 +25,10 @@ def world_of(here: Stand, directory: Path) -> World:
     """Processes that find Redis by its Sentinels."""
     world = World(directory, lease_ms=5_000, namespace=here.settings.namespace)
     world.settings = here.settings
-    world.env |= {"PRORL_REDIS": here.settings.url, "PRORL_REDIS_PASSWORD": here.settings.password or ""}
+    if here.settings.rendezvous is None:
+        world.env |= {"PRORL_REDIS": here.settings.url, "PRORL_REDIS_PASSWORD": here.settings.password or ""}
+    else:
+        world.env |= {"PRORL_REDIS": "", "PRORL_RENDEZVOUS": str(here.settings.rendezvous)}
     world.env |= {"PRORL_DURABILITY": "replicated"}
     return world
 

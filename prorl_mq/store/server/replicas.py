@@ -21,6 +21,7 @@ from prorl_mq.store.store import Store
 GUARD: Final = "min-replicas-to-write 1 and min-replicas-max-lag 2"
 SOON_S: Final = 1.0  # between two looks in replicated mode
 LATER_S: Final = 10.0  # elsewhere
+TRIES: Final = 5  # before it is said that a server does not answer
 _REPLICA: Final = re.compile(r"^slave\d+:ip=([^,]+),port=(\d+),state=(\w+)", re.MULTILINE)
 
 
@@ -85,9 +86,19 @@ def _of_sentinels(watches: Sequence[SentinelView | None]) -> Iterator[str]:
         yield "a Sentinel may promote a replica that does not confirm: SENTINEL RESET on each of them"
 
 
-async def look(
-    store: Store, settings: RedisSettings
-) -> tuple[Replication, Replication | None, list[SentinelView | None]]:
+Seen = tuple[Replication, Replication | None, list[SentinelView | None]]
+
+
+async def look_well(store: Store, settings: RedisSettings) -> Seen:
+    """As `look`, again where a server does not answer: on a busy machine it may have been slow."""
+    for _ in range(TRIES - 1):
+        primary, follower, watches = await look(store, settings)
+        if None not in watches and (follower is not None or len(primary.followers) != 1):
+            return primary, follower, watches
+    return await look(store, settings)
+
+
+async def look(store: Store, settings: RedisSettings) -> Seen:
     """The primary, what follows it, and the Sentinels. Raises what the client raises for the primary alone."""
     about = (await ask(store.redis, "INFO", "replication")).decode()
     primary, place = standing(about), settings.named
