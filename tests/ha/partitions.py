@@ -72,7 +72,7 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def machines(*, kept: bool = False) -> AsyncIterator[tuple[Stand, Network]]:
+async def machines(*, binary: str | None = None) -> AsyncIterator[tuple[Stand, Network]]:
     with network() as net:
 
         def placed(chain: Chain, _: Path) -> None:
@@ -82,7 +82,7 @@ async def machines(*, kept: bool = False) -> AsyncIterator[tuple[Stand, Network]
             for name in (NEAR, "far"):
                 net.add(name)
 
-        async with stand(kept=kept, prepared=placed) as here:
+        async with stand(binary=binary, kept=False, prepared=placed) as here:
             yield here, net
 
 

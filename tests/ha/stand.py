@@ -145,8 +145,10 @@ async def stand(
                 stack.callback(chain.stop)
                 await chain.start()
             here = Stand(chain, chain.settings, queue_of(chain.settings))
-            stack.push_async_callback(lambda: here.store.redis.aclose())
-            yield here
+            try:
+                yield here
+            finally:
+                await here.store.redis.aclose()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -146,12 +146,15 @@ async def turn(store: Store, settings: RedisSettings) -> float:
     return SOON_S
 
 
-async def switch(store: Store, acks: int) -> None:
-    """Puts the namespace into replicated mode, or out of it (0). Its next epoch tells every process."""
+async def switch(store: Store, acks: int, *, synced: bool = False) -> None:
+    """Puts the namespace into replicated mode, or out of it (0). Its next epoch tells every process. `synced`: what is
+    confirmed is on disks.
+    """
     before = await patiently(lambda: required(store), outage_ms=store.outage_ms)
     if bool(before) != bool(acks):
         await store.write("HSET", store.keys.epoch, "acks", acks, "server", "", repeat=Repeat.SAME)
         await store.open_epoch()
+    await store.write("HSET", store.keys.epoch, "synced", "1" if synced else "", repeat=Repeat.SAME)
 
 
 async def required(store: Store) -> int:
