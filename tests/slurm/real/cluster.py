@@ -12,7 +12,8 @@ from typing import Any
 
 from prorl_mq.schema import rendezvous
 from slurm.commands import environment
-from slurm.layout import node_directory
+from slurm.layout import job_name, node_directory
+from slurm.spec import Deployment
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "ops" / "slurm-cluster.sh"
@@ -79,6 +80,7 @@ class Site:
         self.env = cluster.env | {"PYTHONPATH": f"{PLUGIN}:{ROOT}", "PRORL_LOG": "INFO"}
         self.arrays: dict[str, Mapping[str, Any]] = {}
         self.scale: dict[str, int] = {}
+        self._deployment = Deployment(name="t", shared=str(shared))
 
     @property
     def spec(self) -> Path:
@@ -111,7 +113,11 @@ class Site:
             time.sleep(0.3)
 
     def tasks(self, array: str) -> dict[str, str]:
-        return self.cluster.states(f"t.{array}")
+        return self.cluster.states(self.job(array))
+
+    def job(self, name: str) -> str:
+        """The name of a job in Slurm."""
+        return job_name(self._deployment, name)
 
     def logs(self) -> str:
         texts = [f"== {path.name}\n{path.read_text()[-1500:]}" for path in sorted((self.shared / "logs").iterdir())]
@@ -122,10 +128,10 @@ class Site:
         if not self.arrays:
             return
         self.prorl("cancel", *self.arrays)
-        marks = [f"SLURM_JOB_NAME=t.{array}" for array in self.arrays]
+        marks = [f"SLURM_JOB_NAME={self.job(array)}" for array in self.arrays]
         for mark in marks:
             self.cluster.until(lambda mark=mark: not self.cluster.processes(mark), f"{mark} still runs")  # type: ignore[misc]
-        names = {f"t.{array}" for array in self.arrays}
+        names = {self.job(array) for array in self.arrays}
         self.cluster.until(lambda: not names & set(self.cluster.run("squeue", "-h", "-o", "%j").split()), f"{names}")
         self.arrays = {}
 

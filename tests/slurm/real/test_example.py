@@ -76,7 +76,9 @@ async def test_the_demos_tasks_run_over_three_nodes_though_one_dies(cluster: Clu
             await trainer.wait()
         cancel = await asyncio.create_subprocess_exec(*slurm, "cancel", "--spec", str(spec), env=env, cwd=ROOT)
         assert await cancel.wait() == 0
-        cluster.until(lambda: not cluster.processes("SLURM_JOB_NAME=demo.node"), "the workers are gone")
+        cluster.until(
+            lambda: not cluster.processes(f"SLURM_JOB_NAME={job_name(deployment, 'node')}"), "the workers are gone"
+        )
         for node in dying:
             cluster.admin("node", node)
             cluster.until(lambda node=node: cluster.node_state(node) in {"idle", "mixed"}, f"{node} is back")  # type: ignore[misc]
