@@ -153,7 +153,7 @@ slurm-down:  ## ends it, with everything that it runs
 	@ops/slurm-cluster.sh down $(SLURM_ROOT)
 
 test-slurm: slurm sandbox-tools  ## the tests of everything about Slurm, on a real one
-	PRORL_SOAK=1 $(PY) -m pytest --dist loadgroup -n 2 tests/slurm
+	PRORL_SOAK=1 $(PY) -m pytest --dist loadgroup -n 2 tests/slurm tests/slurm/real/limits.py
 
 .PHONY: test-compat
 

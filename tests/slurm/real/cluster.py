@@ -80,6 +80,8 @@ class Site:
         self.env = cluster.env | {"PYTHONPATH": f"{PLUGIN}:{ROOT}", "PRORL_LOG": "INFO"}
         self.arrays: dict[str, Mapping[str, Any]] = {}
         self.scale: dict[str, int] = {}
+        self.server_time = "1-00:00"
+        self.scratch = f"{shared}/scratch"
         self._deployment = Deployment(name="t", shared=str(shared))
 
     @property
@@ -145,9 +147,14 @@ class Site:
 
     def _text(self) -> str:
         scale = {"every_s": 1, **self.scale}
-        lines = ['name = "t"', f'shared = "{self.shared}"', f'scratch = "{self.shared}/scratch"', "lease_ms = 2000"]
+        lines = [
+            'name = "t"',
+            f'shared = "{self.shared}"',
+            f'scratch = "{self.scratch}"',
+            "lease_ms = 2000",
+        ]
         lines += ["[defaults]", 'interface = "lo"', 'partition = "main"']
-        safe = ['time = "1-00:00"', 'partition = "urgent"', 'sbatch = ["--nodelist=n1"]']
+        safe = [f'time = "{self.server_time}"', 'partition = "urgent"', 'sbatch = ["--nodelist=n1"]']
         lines += ["[redis]", "tls = true", *safe, "[api]", *safe]
         lines += ["[scale]", *(f"{name} = {value}" for name, value in scale.items())]
         for name, about in self.arrays.items():
@@ -162,10 +169,9 @@ def _toml(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def served(cluster: Cluster, shared: Path) -> Iterator[Site]:
+def served(site: Site) -> Iterator[Site]:
     """A site whose Redis and API are up."""
-    site = Site(cluster, shared)
     site.prorl("submit", "redis", "api")
-    cluster.until(site.file("trainer").exists, f"no API\n{site.logs()}")
+    site.cluster.until(site.file("trainer").exists, f"no API\n{site.logs()}")
     assert rendezvous.read(site.file("worker")).url.startswith("rediss://")
     yield site

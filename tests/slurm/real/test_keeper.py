@@ -65,7 +65,7 @@ def boxes(site: Site) -> list[Label]:
 def remains(site: Site, array: str) -> list[str]:
     """What of an array still runs, and the sandboxes of all nodes."""
     return [
-        *map(command, cluster.processes(f"SLURM_JOB_NAME={site.job(array)}")),
+        *map(command, site.cluster.processes(f"SLURM_JOB_NAME={site.job(array)}")),
         *(made.owner for made in boxes(site)),
     ]
 
