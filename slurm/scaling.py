@@ -49,7 +49,7 @@ def decide(
 
 
 def servers(deployment: Deployment, tasks: Sequence[SlurmTask]) -> dict[str, int]:
-    """How many tasks of Redis, API and each backend to ask for: in place of those that have ended, and of those that
+    """Tasks of Redis, API and each backend to ask for, as numbers: in place of those that have ended, and of those that
     soon end by their time limit, so that the next one is there before.
     """
     wanted: dict[str, tuple[Job, int]] = {}

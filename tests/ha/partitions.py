@@ -126,7 +126,7 @@ async def judged(here: Stand, *clients: Client) -> set[GroupRef]:
 
 @pytest.mark.parametrize("replicated", [True, False])
 async def test_a_primary_that_some_clients_and_one_sentinel_still_reach(replicated: bool) -> None:
-    """The replica is promoted on the other side, whose clients go on; those on this side are told nothing."""
+    """The replica is promoted on the other side, whose clients continue; those on this side are told nothing."""
     async with machines() as (here, net):
         await (here.replicated() if replicated else unguarded(here))
         near, far = (Client(here, net, name, first=first) for name, first in ((NEAR, 100), ("far", 200)))
@@ -146,7 +146,7 @@ async def test_a_primary_that_some_clients_and_one_sentinel_still_reach(replicat
 
 @pytest.mark.parametrize("replicated", [True, False])
 async def test_a_primary_whose_packets_get_lost_while_it_hears_everybody(replicated: bool) -> None:
-    """It goes on hearing its replica for a while, and so may take writes. No Sentinel hears it."""
+    """It still hears its replica for a while, and so may take writes. No Sentinel hears it."""
     async with machines() as (here, net):
         await (here.replicated() if replicated else unguarded(here))
         near, far = (Client(here, net, name, first=first) for name, first in ((NEAR, 100), ("far", 200)))
