@@ -153,7 +153,7 @@ slurm-down:  ## ends it, with everything that it runs
 	@ops/slurm-cluster.sh down $(SLURM_ROOT)
 
 test-slurm: slurm sandbox-tools  ## the tests of everything about Slurm, on a real one
-	PRORL_SOAK=1 $(PY) -m pytest --dist loadgroup -n 2 tests/slurm
+	PRORL_SOAK=1 $(PY) -m pytest --dist loadgroup -n 2 tests/slurm tests/slurm/real/limits.py
 
 .PHONY: test-compat
 
@@ -223,10 +223,12 @@ test-ui: setup browser  ## the web page, in a real browser
 screenshots: setup browser  ## the pictures in docs/images, of a service that is filled for them
 	$(PY) -m tests.ui.screenshots docs/images
 
-test-ha: setup  ## fail-overs of replicated mode on both servers, and what a confirmation costs (four minutes)
-	$(PY) -m pytest -q tests/ha
-	PRORL_TEST_REDIS=redis $(PY) -m pytest -q tests/ha
-	$(PY) -m bench.ha
+test-ha: setup  ## fail-overs of replicated mode on both servers, partitions (as root), TILT, TLS; what a confirmation costs (fifteen minutes)
+	@failed=0; \
+	for server in valkey redis; do \
+	  PRORL_SOAK=1 PRORL_TEST_REDIS=$$server $(PY) -m pytest -q tests/ha tests/ha/partitions.py tests/ha/sentinels.py tests/ha/disks.py || failed=1; \
+	done; \
+	$(PY) -m bench.ha || failed=1; exit $$failed
 
 test-upgrade: setup  ## a service goes to an older release and back with `prorl-mq upgrade`, its backlog full (a minute)
 	$(PY) -m pytest -q tests/chaos/upgrade.py

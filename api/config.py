@@ -36,6 +36,7 @@ class Durability(enum.StrEnum):
     STORED = "stored"
     SYNCED = "synced"
     REPLICATED = "replicated"
+    REPLICATED_SYNCED = "replicated+synced"
 
 
 def mode(text: str) -> Durability:
@@ -63,7 +64,8 @@ SETTINGS: Final = (
     Setting(
         "--durability",
         "what an answer waits for: `stored` in Redis; `synced`, a submission is on Redis's disk (WAITAOF); "
-        "`replicated`, Redis's replicas have it. Not given: what an API process was given last",
+        "`replicated`, Redis's replicas have it; `replicated+synced`, on their disks. Not given: what an API process "
+        "was given last",
         type=mode, metavar="MODE", variable="PRORL_DURABILITY",
     ),
     Setting(

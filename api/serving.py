@@ -185,15 +185,17 @@ async def _fit(settings: ApiSettings) -> None:
         for warning in await patiently(lambda: fitness.start_up(redis), outage_ms=outage_ms):
             print(f"warning: {warning}", flush=True)
         match settings.durability:
-            case Durability.REPLICATED:
-                found = replicas.faults(
-                    *await patiently(lambda: replicas.look(store, settings.redis), outage_ms=outage_ms)
-                )
+            case Durability.REPLICATED | Durability.REPLICATED_SYNCED:
+                seen = await patiently(lambda: replicas.look_well(store, settings.redis), outage_ms=outage_ms)
+                found = replicas.faults(*seen)
                 if found and not await patiently(lambda: replicas.required(store), outage_ms=outage_ms):
-                    raise ServerUnfit("--durability replicated is refused: " + "; ".join(found))
+                    raise ServerUnfit(f"--durability {settings.durability} is refused: " + "; ".join(found))
                 for fault in found:  # a start while a replica is away: answers wait for it
                     print(f"warning: {fault}", flush=True)
-                await replicas.switch(store, 1)
+                synced = settings.durability is Durability.REPLICATED_SYNCED
+                if synced:
+                    await patiently(lambda: fitness.syncs(redis, store.keys, replicas=1), outage_ms=outage_ms)
+                await replicas.switch(store, 1, synced=synced)
             case Durability.SYNCED:
                 await patiently(lambda: fitness.syncs(redis, store.keys), outage_ms=outage_ms)
                 await replicas.switch(store, 0)

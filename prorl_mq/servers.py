@@ -52,12 +52,27 @@ def servers(url: str) -> SeveralServers | None:
     ('queue', None)
     """
     scheme, _, rest = url.partition("://")
+    hosts = rest.partition("?")[0].partition("/")[0].rpartition("@")[2]
+    if scheme not in SCHEMES or scheme == "unix" or not (scheme.endswith(SENTINEL) or "," in hosts):
+        return None
+    return _parsed(url)
+
+
+def alone(url: str) -> SeveralServers:
+    """One server's URL, to be asked for that of a server beside it; of a Unix socket only that it needs no TLS is kept.
+
+    >>> alone("rediss://me:pw@a:6379/2?ssl_ca_certs=ca.pem").url(("b", 6380))
+    'rediss://me:pw@b:6380/2?ssl_ca_certs=ca.pem'
+    """
+    return SeveralServers(nodes=()) if url.startswith("unix://") else _parsed(url)
+
+
+def _parsed(url: str) -> SeveralServers:
+    scheme, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
     places, _, path = rest.partition("/")
     user, at, hosts = places.rpartition("@")
     named = scheme.endswith(SENTINEL)
-    if scheme not in SCHEMES or scheme == "unix" or not (named or "," in hosts):
-        return None
     name, _, database = path.partition("/") if named else ("", "", path)
     if named and not name:
         raise ConfigurationError(

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from prorl_mq.service import payload_files
 from prorl_mq.settings import Setting, SubCommand, add_commands
 from slurm import commands, demand, spec_file
 from slurm.crew import Stopping, say
-from slurm.deployed import prepare, store_of, tasks
+from slurm.deployed import prepare, store_of, submitting, tasks
 from slurm.report import report
 from slurm.script import BatchScript, array_script, scripts
 from slurm.spec import Deployment
@@ -69,12 +70,15 @@ async def _submit(deployment: Deployment, given: argparse.Namespace) -> int:
             print(f"{script.name}: {await commands.submit(script.text, test_only=True)}")
         return 0
     prepare(deployment)
-    there = {task.job for task in await tasks(deployment) if task.waiting or task.working}
-    for script in chosen:
-        if script.name in there and script.name not in deployment.arrays:
-            print(f"{script.name}: is already there")
-        else:
-            print(f"{script.name}: {await commands.submit(script.text)}", flush=True)
+    with submitting(deployment):
+        there = Counter(task.job for task in await tasks(deployment) if task.waiting or task.working)
+        for script in chosen:
+            if not there[script.name]:
+                print(f"{script.name}: {await commands.submit(script.text)}", flush=True)
+            elif script.name in deployment.arrays:
+                print(f"{script.name}: is already there, tasks: {there[script.name]}; `scale --array` adds more")
+            else:
+                print(f"{script.name}: is already there")
     return 0
 
 

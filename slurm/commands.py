@@ -8,11 +8,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from prorl_mq.errors import ProrlError
-from slurm.tasks import FORMAT, SlurmTask, read_tasks
+from slurm.tasks import FORMAT, WORKING, SlurmTask, read_tasks
 
-SCRUBBED: Final = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_")  # of a job that this process may be in
+SCRUBBED: Final = ("SLURM_", "SRUN_", "SALLOC_")  # of a job that this process may be in
 KEPT: Final = ("SLURM_CONF", "SLURM_CLUSTERS")
+OF_SBATCH: Final = "SBATCH_"
+# What such a variable sets, where that is not its name. To sbatch it is worth more than a line of the script.
+SETS: Final = {
+    "array-inx": "array", "timelimit": "time", "mem-per-node": "mem", "mem-per-cpu": "mem", "mem-per-gpu": "mem",
+    "no-requeue": "requeue",
+}  # fmt: skip
+# Left out though the script does not set them: who waits for the job, where its output goes, and of a job around this.
+NEVER: Final = re.compile(r"wait|error|input|output|array|dependency|test-only|(cpu|mem)-bind.*")
+OPTION: Final = re.compile(r"^#SBATCH --?([A-Za-z][\w\-]*)", re.MULTILINE)
+ALIVE: Final = WORKING | {"COMPLETING"}
 ANSWER_S: Final = 60.0
+SHORT: Final = {
+    "a": "array",
+    "J": "job-name",
+    "o": "output",
+    "e": "error",
+    "t": "time",
+    "p": "partition",
+    "A": "account",
+}
 AT_ONCE: Final = 500  # tasks in one command line
 
 
@@ -20,9 +39,21 @@ class SlurmRefused(ProrlError):
     """Slurm did not do what it was asked; the message is its own."""
 
 
-def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables that a submitted job may inherit: nothing of the job that submits it."""
-    return {name: value for name, value in environ.items() if name in KEPT or not name.startswith(SCRUBBED)}
+def environment(environ: Mapping[str, str], script: str = "") -> dict[str, str]:
+    """Variables that a submitted job may inherit: nothing of the job that submits it, and of a user's own for sbatch,
+    as SBATCH_ACCOUNT, those that say what the script leaves open.
+    """
+    said = {SHORT.get(option, option) for option in OPTION.findall(script)}
+    found = {}
+    for name, value in environ.items():
+        if name.startswith(OF_SBATCH):
+            option = name.removeprefix(OF_SBATCH).lower().replace("_", "-")
+            option = SETS.get(option, option)
+            if option in said or NEVER.fullmatch(option):
+                continue
+        if name in KEPT or not name.startswith(SCRUBBED):
+            found[name] = value
+    return found
 
 
 async def submit(script: str, *, test_only: bool = False) -> str:
@@ -36,6 +67,15 @@ async def tasks(names: Iterable[str]) -> list[SlurmTask]:
     """Every task of our own jobs with these names, ended ones too for as long as Slurm remembers them."""
     out, _ = await _run(["squeue", "-h", "-r", "-t", "all", "--me", "-n", ",".join(names), "-o", FORMAT])
     return read_tasks(out)
+
+
+async def runs(job: str) -> bool:
+    """True if Slurm knows that a job of ours runs, or just ends. Where it cannot be asked, that is not known."""
+    try:
+        out, _ = await _run(["squeue", "-h", "-j", job, "-o", "%T"])
+    except SlurmRefused:
+        return False
+    return any(state in ALIVE for state in out.split())
 
 
 async def nodes() -> dict[str, str]:
@@ -66,7 +106,7 @@ async def _run(argv: Sequence[str], stdin: str = "") -> tuple[str, str]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment(os.environ),
+            env=environment(os.environ, stdin),
         )
     except FileNotFoundError:
         raise SlurmRefused(f"there is no command {argv[0]} here: run this on a node that has Slurm's client") from None

@@ -1,8 +1,9 @@
 """The running part of a deployment: its directory, its Redis, its jobs in Slurm."""
 
 import contextlib
+import fcntl
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from prorl_mq.errors import ConfigurationError
@@ -14,7 +15,7 @@ from prorl_mq.store.payloads.place import payloads_of
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from slurm import commands
-from slurm.layout import job_name, logs, role_file
+from slurm.layout import job_names, logs, role_file
 from slurm.layout import rendezvous as rendezvous_directory
 from slurm.script import scripts
 from slurm.spec import Deployment
@@ -38,6 +39,14 @@ def prepare(deployment: Deployment) -> None:
         _publish_foreign(directory, redis.url)
 
 
+@contextlib.contextmanager
+def submitting(deployment: Deployment) -> Iterator[None]:
+    """Two that submit one deployment at a time do so one after the other, so that the second sees the first's jobs."""
+    with (Path(logs(deployment)) / "submit.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _publish_foreign(directory: Path, url: str) -> None:
     """For a Redis that is run elsewhere: the submitter's credentials, in a file for each role, if none is there yet."""
     user, password = os.environ.get("PRORL_REDIS_USERNAME"), os.environ.get("PRORL_REDIS_PASSWORD")
@@ -49,7 +58,7 @@ def _publish_foreign(directory: Path, url: str) -> None:
 
 async def tasks(deployment: Deployment) -> list[SlurmTask]:
     """Its tasks in Slurm, one that waits, runs or has ended."""
-    return await commands.tasks(job_name(deployment, script.name) for script in scripts(deployment))
+    return await commands.tasks(name for script in scripts(deployment) for name in job_names(deployment, script.name))
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,13 @@ SHARED: Final = Setting("--shared", "the deployment's directory on shared storag
 
 
 def job_name(deployment: Deployment, job: str) -> str:
-    return f"{deployment.name}.{job}"
+    """Two deployments of one name are told apart by their directories: neither sees or ends the other's jobs."""
+    return f"{deployment.name}.{job}.{_digest(deployment.shared)}"
+
+
+def job_names(deployment: Deployment, job: str) -> tuple[str, str]:
+    """The name, and that which a release up to 0.1.0 gave."""
+    return job_name(deployment, job), f"{deployment.name}.{job}"
 
 
 def logs(deployment: Deployment) -> str:
@@ -27,8 +33,11 @@ def node_directory(name: str, shared: str) -> str:
     """The directory of a deployment on a node's disk. Two of one name must not meet there: each asks its own Redis
     who owns a sandbox, and destroys what nobody owns.
     """
-    digest = hashlib.blake2b(shared.encode(), digest_size=4).hexdigest()
-    return f"{name}-{digest}"
+    return f"{name}-{_digest(shared)}"
+
+
+def _digest(shared: str) -> str:
+    return hashlib.blake2b(shared.encode(), digest_size=4).hexdigest()
 
 
 def role_file(directory: str | Path, role: str) -> Path:

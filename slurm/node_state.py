@@ -1,5 +1,7 @@
 """The deployment's directory on a node's own disk: created below a place that others can write to, so it is checked."""
 
+import os
+import re
 import stat
 from pathlib import Path
 
@@ -20,3 +22,20 @@ def prepare(path: Path, uid: int) -> None:
             raise ConfigurationError(
                 f"{place} belongs to another user, or others can write to it: remove it, or set `scratch`"
             )
+
+
+def private(path: Path, job: str, mounts: str) -> bool:
+    """True for a directory of one job alone: its path names the job, as $SLURM_TMPDIR does, or it is mounted from such
+    a place, as Slurm's job_container/tmpfs mounts /tmp. `mounts` is /proc/self/mountinfo.
+
+    >>> tmpfs = "50 1 8:1 /containers/17/.17 /tmp rw - ext4 /dev/sda1 rw"
+    >>> private(Path("/tmp/prorl-0/d"), "17", tmpfs), private(Path("/local/prorl-0/d"), "17", tmpfs)
+    (True, False)
+    >>> private(Path("/local/job_17/prorl-0/d"), "17", ""), private(Path("/local/prorl-0/d-170"), "17", "")
+    (True, False)
+    """
+    real = os.path.realpath(path)
+    above = [line.split() for line in mounts.splitlines()]
+    roots = {row[4]: row[3] for row in above if f"{real}/".startswith(f"{row[4].rstrip('/')}/")}
+    root = roots[max(roots, key=len)] if roots else ""
+    return any(job in re.split(r"[^0-9]+", place) for place in (real, root))

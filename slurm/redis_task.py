@@ -5,10 +5,12 @@ It cannot be reached before its users have their passwords: until then it listen
 
 import argparse
 import asyncio
+import contextlib
 import os
 import secrets
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -23,7 +25,7 @@ from prorl_mq.schema.rendezvous import Place
 from prorl_mq.settings import Setting, add
 from prorl_mq.store.server import acl, administration
 from prorl_mq.store.server.connection import OUTAGES, RedisSettings, connect
-from slurm import node_state
+from slurm import commands, node_state
 from slurm.address import INTERFACE, address_of
 from slurm.crew import CRASHES, Stopping, say
 from slurm.layout import SHARED, role_file
@@ -37,8 +39,7 @@ SETTINGS: Final = (
 ROLES: Final = ("worker", "eval", "ingress", "viewer")
 ADMIN: Final = "admin"  # the file of Redis's own default user, for operators
 PORTS_TRIED: Final = 20
-LOCK_LOOK_S: Final = 1.0
-LOCK_WAIT_S: Final = 120.0  # for the Redis of an earlier run of this job to end
+LOCK_LOOK_S: Final = 0.5
 
 
 class RedisTask:
@@ -52,6 +53,10 @@ class RedisTask:
         self._certificates = given.shared / "tls"
         self._rendezvous = given.shared / "rendezvous"
         self._state = Path(os.environ["PRORL_STATE"]) / "redis"
+        self._socket = self._state / "redis.sock"
+        if len(os.fsencode(self._socket)) > redis_server.SOCKET_PATH_LIMIT:  # a long `scratch`
+            self._near = tempfile.TemporaryDirectory(prefix="prorl-redis-", dir="/tmp")
+            self._socket = Path(self._near.name) / "redis.sock"
         self._address = address_of(given.interface)
         self._binary = (redis_server.installed_binary() or "") if given.tls else redis_server.find_binary()
         if not self._binary:
@@ -81,7 +86,7 @@ class RedisTask:
     async def _start(self) -> "subprocess.Popen[bytes]":
         node_state.prepare(self._state.parent, os.getuid())
         self._state.mkdir(exist_ok=True, mode=0o700)
-        socket = self._state / "redis.sock"
+        socket = self._socket
         tls = [f"--{word}" if number % 2 == 0 else word for number, word in enumerate(await self._certified())]
         options = ["--bind", self._address, "--unixsocket", str(socket), *tls, *self._options]
         process = redis_server.start(self._binary, self._data, options)
@@ -104,7 +109,7 @@ class RedisTask:
             return
         try:
             options = await self._certified()
-            local = RedisSettings(url=f"unix://{self._state / 'redis.sock'}", password=self._places()[ADMIN].secret)
+            local = RedisSettings(url=f"unix://{self._socket}", password=self._places()[ADMIN].secret)
             admin = connect(local, connections=1)
             try:
                 await administration.certify(admin, options)
@@ -171,19 +176,30 @@ class RedisTask:
 
 
 async def serve(given: argparse.Namespace) -> int:
-    """Waits for the lock on the data first: an earlier run of the job may live on, cut off from Slurm."""
+    """Waits for the data first: the job before this one has them until its time is over, and an earlier run of this job
+    may live on, cut off from Slurm. Where locks do not reach from node to node, Slurm says whether that one still runs.
+    """
     task = RedisTask(given)
+    data, own = given.shared / "redis", os.environ.get("SLURM_JOB_ID", "")
+    holder, waits = data / "job", False
     with Stopping() as stopping:
-        attempts = round(LOCK_WAIT_S / LOCK_LOOK_S)
-        for attempt in range(attempts):
+        while not stopping.asked.is_set():
             try:
-                with redis_server.locked(given.shared / "redis"):
-                    return await task.run(stopping)
+                with redis_server.locked(data):
+                    before = holder.read_text() if holder.exists() else ""
+                    if before in {"", own} or not await commands.runs(before):
+                        holder.write_text(own)
+                        return await task.run(stopping)
             except ConfigurationError as error:
-                if "another server uses" not in str(error) or attempt == attempts - 1:
+                if "another server uses" not in str(error):
                     raise
-            await asyncio.sleep(LOCK_LOOK_S)
-    return 1
+            if not waits:
+                waits = True
+                say(f"the Redis before this one uses {data}: this one starts when that one has ended")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOCK_LOOK_S):
+                    await stopping.asked.wait()
+    return stopping.exit_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,9 +12,11 @@ import msgspec
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
-from slurm.spec import Array, Deployment, TaskKind
-from slurm.tasks import SlurmTask, task_of
+from slurm.spec import Array, Deployment, Job, TaskKind
+from slurm.tasks import SlurmTask, clock_s, limit_s, task_of
 
+AHEAD_S = 600.0  # how long before its limit a server's successor is asked for: so long,
+AHEAD = 0.1  # or such a share of the limit if that is more, and half of it at most
 FAILURES = 3  # tasks that ended badly, with no worker alive, until an array is asked for no more
 
 
@@ -44,6 +46,31 @@ def decide(
         mine = [task for task in tasks if task.job == name]
         plans[name] = _plan(deployment, name, array, mine, demand, memory, wanted, now_s)
     return plans
+
+
+def servers(deployment: Deployment, tasks: Sequence[SlurmTask]) -> dict[str, int]:
+    """Tasks of Redis, API and each backend to ask for, as numbers: in place of those that have ended, and of those that
+    soon end by their time limit, so that the next one is there before.
+    """
+    wanted: dict[str, tuple[Job, int]] = {}
+    if deployment.redis is not None and deployment.redis.url is None:
+        wanted["redis"] = deployment.redis, 1
+    if deployment.api is not None:
+        wanted["api"] = deployment.api, 1
+    wanted |= {name: (backend, backend.count) for name, backend in deployment.backends.items()}
+    lacking = {}
+    for name, (job, count) in wanted.items():
+        ahead_s = min(limit_s(job.time) / 2, max(AHEAD_S, limit_s(job.time) * AHEAD))
+        lasting = [task for task in tasks if task.job == name and (task.waiting or _lasts(task, ahead_s))]
+        if len(lasting) < count:
+            lacking[name] = count - len(lasting)
+    return lacking
+
+
+def _lasts(task: SlurmTask, ahead_s: float) -> bool:
+    """It runs, and its limit is not near."""
+    left_s = clock_s(task.left)
+    return task.working and (left_s is None or left_s > ahead_s)
 
 
 def jobs(demand: Demand, kind: TaskKind) -> int:

@@ -12,6 +12,7 @@ import msgspec
 
 from slurm.layout import job_name, logs, node_directory, rendezvous
 from slurm.spec import ApiJob, Array, AtSignal, Backend, Deployment, Job, RedisJob
+from slurm.tasks import limit_s
 
 SIGNALS: Final = {AtSignal.EXIT: "TERM", AtSignal.REQUEUE: "USR1"}
 SPARE_S: Final = 30  # of the warning time is left for giving back what did not finish
@@ -31,13 +32,18 @@ def scripts(deployment: Deployment) -> list[BatchScript]:
     made = []
     if deployment.redis is not None and deployment.redis.url is None:
         redis = deployment.redis
-        made.append(_server(deployment, "redis", redis, _redis(deployment, redis), dependency="singleton"))
+        made.append(_server(deployment, "redis", redis, _redis(deployment, redis)))
     if deployment.api is not None:
         made.append(_server(deployment, "api", deployment.api, _api(deployment, deployment.api)))
-    for name, backend in deployment.backends.items():
-        made.append(_server(deployment, name, backend, _backend(deployment, backend), array=f"0-{backend.count - 1}"))
+    made += [backend_script(deployment, name, backend.count) for name, backend in deployment.backends.items()]
     made += [array_script(deployment, name, array.count) for name, array in deployment.arrays.items()]
     return made
+
+
+def backend_script(deployment: Deployment, name: str, count: int) -> BatchScript:
+    """`count` backends of one kind, of which `scale` asks for those that are lacking."""
+    backend = deployment.backends[name]
+    return _server(deployment, name, backend, _backend(deployment, backend), array=f"0-{count - 1}")
 
 
 def array_script(deployment: Deployment, name: str, count: int) -> BatchScript:
@@ -52,7 +58,7 @@ def array_script(deployment: Deployment, name: str, count: int) -> BatchScript:
 
 
 def _server(deployment: Deployment, name: str, job: Job, program: Sequence[str], **options: str) -> BatchScript:
-    options["signal"] = f"B:TERM@{SERVER_WARN_S}"
+    options["signal"] = f"B:TERM@{round(min(SERVER_WARN_S, limit_s(job.time) / 4))}"
     return BatchScript(name=name, text=_text(deployment, name, job, options, program))
 
 

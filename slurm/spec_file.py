@@ -12,7 +12,9 @@ import msgspec
 
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.strict import Misfit, convert
+from slurm.commands import SHORT
 from slurm.spec import Array, Deployment, Job
+from slurm.tasks import limit_s
 
 LISTS: Final = ("setup", "sbatch")  # those of the profile, the defaults and the job add up
 OURS: Final = {
@@ -21,7 +23,6 @@ OURS: Final = {
     "cpus-per-task": "cpus", "mem": "memory", "gres": "gres", "ntasks": "processes", "open-mode": "nothing",
     "requeue": "at_signal", "no-requeue": "at_signal",
 }  # fmt: skip
-SHORT: Final = {"-a": "array", "-J": "job-name", "-o": "output", "-e": "error", "-t": "time", "-p": "partition"}
 
 
 def read(path: Path, profile: Path | None = None) -> Deployment:
@@ -112,7 +113,7 @@ def _contradictions(found: Deployment) -> list[str]:
 
 def _faults_of_array(array: Array) -> list[str]:
     faults = []
-    if array.warn_s >= seconds(array.time):
+    if array.warn_s >= limit_s(array.time):
         faults.append(f"warn_s is {array.warn_s}, which is not less than the time {array.time}")
     if array.least > (array.most or array.count):
         faults.append(f"least is {array.least}, more than most, {array.most or array.count}")
@@ -124,23 +125,8 @@ def _claimed(option: str) -> str | None:
     match = re.match(r"--?([A-Za-z][\w\-]*)", option)
     if match is None:
         return f"{option!r} is not an option of sbatch: options begin with a dash"
-    name = SHORT.get(match[0], match[1])
+    name = SHORT.get(match[1], match[1])
     return f"{option!r} is set by {OURS[name]!r}: write it there" if name in OURS else None
-
-
-def seconds(limit: str) -> int:
-    """A time limit as Slurm reads it.
-
-    >>> seconds("01:30:00"), seconds("10:00"), seconds("1-12:00")
-    (5400, 600, 129600)
-    """
-    days, _, rest = limit.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    if days:
-        parts = [*parts, 0, 0][:3]
-    while len(parts) < 3:
-        parts = [0, *parts]
-    return int(days or 0) * 86400 + parts[0] * 3600 + parts[1] * 60 + parts[2]
 
 
 def _placed(found: Deployment, base: Path) -> Deployment:

@@ -7,6 +7,7 @@ keeper. When they have gone it sees to it that no sandbox of theirs is left on t
 import argparse
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -52,6 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         say(f"slurm task: {error}")
         return 2
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if job and node_state.private(Path(os.environ["PRORL_STATE"]), job, Path("/proc/self/mountinfo").read_text()):
+        # Sandboxes that no other task of the node sees: a lane of its own.
+        os.environ.setdefault("PRORL_NODE", f"{os.environ.get('SLURMD_NODENAME', socket.gethostname())}-job{job}")
     ends_at = end_of_task()
     if ends_at is not None:
         os.environ["PRORL_ENDS_AT"] = str(ends_at)

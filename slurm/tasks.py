@@ -1,5 +1,6 @@
 """Tasks as reported by squeue."""
 
+import math
 import re
 from typing import Final, NamedTuple
 
@@ -48,7 +49,8 @@ def read_tasks(text: str) -> list[SlurmTask]:
         parts = line.split("|", 6)
         if len(parts) == 7:
             id_, name, state, node, run, left, reason = parts
-            deployment, _, job = name.partition(".")
+            deployment, _, rest = name.partition(".")
+            job = rest.partition(".")[0]  # behind it stands which directory is the deployment's
             found.append(
                 SlurmTask(
                     id=id_,
@@ -78,6 +80,24 @@ def clock_s(text: str) -> int | None:
     for part in parts:
         total = 60 * total + int(part)
     return int(days or 0) * 86400 + total
+
+
+def limit_s(text: str) -> float:
+    """A time limit as sbatch reads it; infinite where there is none.
+
+    >>> limit_s("01:30:00"), limit_s("10:00"), limit_s("90"), limit_s("1-12:00"), limit_s("2-6")
+    (5400.0, 600.0, 5400.0, 129600.0, 194400.0)
+    >>> limit_s("UNLIMITED"), limit_s("0")
+    (inf, inf)
+    """
+    days, dash, rest = text.rpartition("-")
+    if not rest[0].isdecimal():
+        return math.inf
+    parts = [int(part) for part in rest.split(":")]
+    if not dash and len(parts) < 3:  # minutes come first
+        parts = [0, *parts]
+    hours, minutes, seconds = [*parts, 0, 0][:3]
+    return float(int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds) or math.inf
 
 
 NAME: Final = re.compile(r"(?P<stage>[a-z]+)-(?P<task>\d+(_\d+)?)\.(?P<restarts>\d+)@(?P<node>.+)-(?P<pid>\d+)")

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
 from prorl_mq.clock import monotonic
@@ -15,9 +16,10 @@ from prorl_mq.store.store import Store
 from slurm import commands, demand
 from slurm.crew import Stopping, say
 from slurm.deployed import store_of, tasks
-from slurm.scaling import Memory, ScalingPlan, decide
-from slurm.script import array_script, scripts
+from slurm.scaling import Memory, ScalingPlan, decide, servers
+from slurm.script import array_script, backend_script, scripts
 from slurm.spec import Deployment
+from slurm.tasks import SlurmTask
 
 LEASE_S = 30.0
 
@@ -67,7 +69,7 @@ class Watch:
         except ConfigurationError as error:  # before its Redis has ever come up
             self._tell("redis", str(error))
             here, plans = await tasks(deployment), {}
-        await self._servers({task.job for task in here if task.waiting or task.working or task.ending})
+        await self._servers(here)
         for array, plan in plans.items():
             await self._act(array, plan)
         return plans
@@ -88,11 +90,17 @@ class Watch:
                 async with self._store() as store:
                     await store.resign(self._duty)
 
-    async def _servers(self, there: set[str]) -> None:
-        """Redis, API and backends that have ended, by their time limit or otherwise, are asked for again."""
+    async def _servers(self, here: Sequence[SlurmTask]) -> None:
+        """Redis, API and backends that have ended, by their time limit or otherwise, are asked for again; before a
+        limit, early enough that the next one takes over.
+        """
+        lacking = servers(self._deployment, here)
         for script in scripts(self._deployment):
-            if script.name not in self._deployment.arrays and script.name not in there:
-                say(f"scale {script.name}: submitted again as {await commands.submit(script.text)}")
+            if count := lacking.get(script.name, 0):
+                of = script
+                if script.name in self._deployment.backends:
+                    of = backend_script(self._deployment, script.name, count)
+                say(f"scale {script.name}: submitted again as {await commands.submit(of.text)}")
 
     async def _act(self, array: str, plan: ScalingPlan) -> None:
         if plan.add:

@@ -25,7 +25,7 @@ from prorl_mq.process.redis_server import configuration, die_with_parent, locked
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings
 from prorl_mq.store.server.faults import RedisError
-from prorl_mq.store.server.nodes import HOST, ChainNode
+from prorl_mq.store.server.nodes import ChainNode
 
 NAME: Final = "prorl"  # by which the Sentinels know the primary
 SENTINELS: Final = 3
@@ -54,7 +54,9 @@ logfile {directory}/sentinel.log
 daemonize no
 requirepass {secret}
 sentinel sentinel-pass {secret}
-sentinel monitor {name} {host} {primary} 2
+sentinel myid {identity}
+sentinel monitor {name} {primary} 2
+sentinel known-replica {name} {replica}
 sentinel auth-pass {name} {secret}
 sentinel down-after-milliseconds {name} {down_after_ms}
 sentinel failover-timeout {name} 3000
@@ -68,18 +70,22 @@ class ChainServer(ChainNode):
         super().__init__(free_port(), secret)
         self.directory = directory
         self.process: subprocess.Popen[bytes] | None = None
+        self.inside: tuple[str, ...] = ()  # what its command line begins with, in tests
+        self.environment: Mapping[str, str] = {}
+        self.lines = ""  # at the end of its configuration
+        self.identity = secrets.token_hex(20)  # of a Sentinel: under another one it would be counted once more
         self._binary = binary
 
-    def start(self, text: str, *words: str, env: Mapping[str, str] | None = None) -> None:
+    def start(self, text: str, *words: str) -> None:
         """Writes the configuration and starts the process."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = self.directory / "server.conf"
         file.unlink(missing_ok=True)
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-            out.write(text)
+            out.write(text + self.lines)
         self.process = subprocess.Popen(
-            [self._binary, str(file), *words],
-            env=None if env is None else {**os.environ, **env},
+            [*self.inside, self._binary, str(file), *words],
+            env={**os.environ, **self.environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -111,7 +117,6 @@ class Chain:
         self.nodes = [ChainServer(binary, directory / f"node-{place}", secret) for place in range(replicas + 1)]
         self.sentinels = [ChainServer(binary, directory / f"sentinel-{place}", secret) for place in range(SENTINELS)]
         self.order = list(range(replicas + 1))  # the newest order that was seen, from the primary on
-        self.environments: dict[int, dict[str, str]] = {}  # of nodes, for tests
         self.down_after_ms = down_after_ms
         self._directory = directory
         self._namespace = namespace
@@ -121,8 +126,10 @@ class Chain:
     @property
     def settings(self) -> RedisSettings:
         """The address by which clients find the primary."""
-        places = ",".join(f"{HOST}:{each.port}" for each in self.sentinels)
-        return RedisSettings(url=f"redis+sentinel://{places}/{NAME}", namespace=self._namespace, password=self.secret)
+        places = ",".join(f"{each.host}:{each.port}" for each in self.sentinels)
+        one = self.sentinels[0]
+        url = f"{one.scheme}+sentinel://{places}/{NAME}{one.query}"
+        return RedisSettings(url=url, namespace=self._namespace, password=self.secret)
 
     @property
     def pids(self) -> dict[str, int]:
@@ -167,27 +174,29 @@ class Chain:
         numbers = {place: await self.nodes[place].epoch(key) for place in self.order}
         self.order.sort(key=lambda place: (-numbers[place], saved.index(place)))
         for before, place in zip(self.order, self.order[1:], strict=False):
-            await self.nodes[place].follow(self.nodes[before].port)
+            await self.nodes[place].follow(self.nodes[before])
         await self._linked()
         self._save()
         for each in self.sentinels:
             await self.start_sentinel(each)
         await self._watched()
 
-    def start_node(self, place: int, *, follows: int | None = None) -> None:
-        """`follows`: the port of its primary; a node without one takes no writes before a replica follows it."""
+    def start_node(self, place: int, *, follows: ChainNode | None = None) -> None:
+        """`follows`: its primary; a node without one takes no writes before a replica follows it."""
         node = self.nodes[place]
         text = NODE.format(
-            base=configuration(), host=HOST, port=node.port, directory=node.directory, secret=self.secret
+            base=configuration(), host=node.host, port=node.port, directory=node.directory, secret=self.secret
         )
         if follows is not None:
-            text += f"replicaof {HOST} {follows}\n"
-        node.start(text, env=self.environments.get(place))
+            text += f"replicaof {follows.host} {follows.port}\n"
+        node.start(text)
 
     async def start_sentinel(self, sentinel: ChainServer) -> None:
+        primary, replica = (self.nodes[place] for place in self.order[:2])
         text = SENTINEL.format(
-            host=HOST, port=sentinel.port, directory=sentinel.directory, secret=self.secret, name=NAME,
-            primary=self.nodes[self.order[0]].port, down_after_ms=self.down_after_ms,
+            host=sentinel.host, port=sentinel.port, directory=sentinel.directory, secret=self.secret, name=NAME,
+            primary=f"{primary.host} {primary.port}", replica=f"{replica.host} {replica.port}",
+            down_after_ms=self.down_after_ms, identity=sentinel.identity,
         )  # fmt: skip
         sentinel.start(text, "--sentinel")
         await self._answers(sentinel)
@@ -206,6 +215,9 @@ class Chain:
     async def repair(self) -> None:
         """One look: after a fail-over the old primary is the end of the chain; what has ended starts again there."""
         for each in self.sentinels:
+            if not each.ended and await each.tilted():
+                self._say(f"the Sentinel at port {each.port} starts again: its clock has jumped, or it stood still")
+                await asyncio.to_thread(each.stop)
             if each.ended:
                 await self.start_sentinel(each)
         now = await self.primary()
@@ -215,7 +227,7 @@ class Chain:
             place = self.order.index(now)
             self.order = [*self.order[place:], *self.order[:place]]
             self._save()
-            self._say(f"Redis has failed over to {HOST}:{self.nodes[now].port}")
+            self._say(f"Redis has failed over to {self.nodes[now].host}:{self.nodes[now].port}")
         for before, place in zip(self.order, self.order[1:], strict=False):
             await self._follow(place, before)
 
@@ -223,7 +235,7 @@ class Chain:
         """Lets a node follow the one before it. The first replica is the Sentinels' business: it may be the primary of
         the next moment. They are told to forget that a later one was the primary's own.
         """
-        node, leader = self.nodes[place], self.nodes[before].port
+        node, leader = self.nodes[place], self.nodes[before]
         if node.ended:
             self.start_node(place, follows=leader)
             await self._answers(node)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -34,6 +35,7 @@ class Stand:
         self.acknowledged: set[GroupRef] = set()
         self.slowest_s = 0.0  # the longest time without an acknowledgement
         self._last = monotonic()
+        self._numbers = itertools.count()  # of writers
 
     @property
     def store(self) -> Store:
@@ -61,7 +63,7 @@ class Stand:
     @contextlib.asynccontextmanager
     async def writing(self, writers: int = 4) -> AsyncIterator[None]:
         """Submits groups, one after the other in each of some tasks, until the context ends."""
-        tasks = [asyncio.create_task(self._write(number)) for number in range(writers)]
+        tasks = [asyncio.create_task(self._write()) for _ in range(writers)]
         try:
             yield
         finally:
@@ -69,9 +71,8 @@ class Stand:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _write(self, number: int) -> None:
-        for place in range(1_000_000):
-            ref = await self.queue.submit(f"g-{number}-{place}", batch=f"b-{number}-{place}", n=1)
+    async def _write(self) -> None:
+        async for ref in submissions(self.queue, next(self._numbers)):
             self.acknowledged.add(ref)
             self.slowest_s = max(self.slowest_s, monotonic() - self._last)
             self._last = monotonic()
@@ -85,6 +86,15 @@ class Stand:
         """So many submissions, one after the other."""
         for place in range(count):
             await self.queue.submit(f"alone-{place}", batch=f"alone-{place}", n=1)
+
+    async def repeated(self) -> set[str]:
+        """What a repeat of every acknowledged submission is answered."""
+        said = set()
+        for ref in self.acknowledged:
+            name = ref.rpartition(":")[2]
+            batch, group = self.queue.new(name, batch=name.replace("g-", "b-"), n=1)
+            said.update(await self.store.submit(batch, [group]))
+        return said
 
     async def lost(self) -> set[GroupRef]:
         """What was acknowledged and is not there."""
@@ -104,15 +114,29 @@ class Stand:
         await self.chain.nodes[self.chain.order[1]].ask("REPLICAOF", "127.0.0.1", "1")
 
 
+async def submissions(queue: Queue, writer: int) -> AsyncIterator[GroupRef]:
+    """Groups of one writer, submitted one after the other."""
+    for place in itertools.count():
+        yield await queue.submit(f"g-{writer}-{place}", batch=f"b-{writer}-{place}", n=1)
+
+
+def queue_of(settings: RedisSettings) -> Queue:
+    queue = Queue(connect(settings, connections=16), Keys(NAMESPACE))
+    queue.store.outage_ms = 60_000
+    return queue
+
+
 @contextlib.asynccontextmanager
 async def stand(
-    *, binary: str | None = None, kept: bool = True, **about: dict[int, dict[str, str]]
+    *, binary: str | None = None, kept: bool = True, prepared: Callable[[Chain, Path], None] = lambda *_: None
 ) -> AsyncIterator[Stand]:
-    """`kept`: what ends is started again, and the chain repaired; `environments` of its nodes."""
+    """`kept`: what ends is started again, and the chain repaired. `prepared` gets the chain before it starts, and a
+    directory.
+    """
     directory = Path(tempfile.mkdtemp(prefix="ha"))
     program = binary or next(iter(binaries().values()))
     chain = Chain(directory, program, namespace=NAMESPACE, say=lambda _: None, down_after_ms=500)
-    chain.environments.update(about.get("environments", {}))
+    prepared(chain, directory)
     try:
         async with contextlib.AsyncExitStack() as stack:
             if kept:
@@ -120,11 +144,11 @@ async def stand(
             else:
                 stack.callback(chain.stop)
                 await chain.start()
-            redis = connect(chain.settings, connections=16)
-            stack.push_async_callback(redis.aclose)
-            queue = Queue(redis, Keys(NAMESPACE))
-            queue.store.outage_ms = 60_000
-            yield Stand(chain, chain.settings, queue)
+            here = Stand(chain, chain.settings, queue_of(chain.settings))
+            try:
+                yield here
+            finally:
+                await here.store.redis.aclose()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

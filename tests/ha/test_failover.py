@@ -2,18 +2,19 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from redis.exceptions import OutOfMemoryError, RedisError
 
+from bench.chaos.disturb import Disturbance
 from prorl_mq.errors import Unconfirmed
+from prorl_mq.process.chain import Chain
 from prorl_mq.schema.items import Advance, Logged
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.server import replicas
 from tests.ha.stand import Stand, stand, until
-from tests.support.preload import built
 from tests.support.queue import RUN
-from tests.support.world import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(120)]
 
@@ -26,18 +27,8 @@ async def test_a_killed_primary_loses_nothing_that_was_acknowledged() -> None:
             here.signal_primary(signal.SIGKILL)
             await here.more(100)
         assert await here.lost() == set()
-        assert await submitted_again(here) == {"already"}, "a repeat adds nothing"
+        assert await here.repeated() == {"already"}, "a repeat adds nothing"
         await here.whole()
-
-
-async def submitted_again(here: Stand) -> set[str]:
-    """What a repeat of every acknowledged submission is answered."""
-    said = set()
-    for ref in here.acknowledged:
-        name = ref.rpartition(":")[2]
-        batch, group = here.queue.new(name, batch=name.replace("g-", "b-"), n=1)
-        said.update(await here.store.submit(batch, [group]))
-    return said
 
 
 @pytest.mark.parametrize("marked", [True, False])
@@ -146,9 +137,14 @@ async def test_a_restarted_old_primary_takes_no_writes() -> None:
 
 async def test_a_promoted_replica_whose_clock_is_an_hour_behind_repeats_no_token_and_no_id() -> None:
     """Tokens of the tail that it has never seen, and results below a cursor, would be taken for others."""
-    library = str(built(ROOT / "tests" / "ha" / "shift.c"))
-    environments = {place: {"LD_PRELOAD": library, "SHIFT_S": "-3600"} for place in (1, 2)}
-    async with stand(kept=False, environments=environments) as here:
+
+    def behind(chain: Chain, directory: Path) -> None:
+        clock = Disturbance(directory / "clock")
+        clock.set_clock(-3600)
+        for node in chain.nodes[1:]:
+            node.environment = clock.environment
+
+    async with stand(kept=False, prepared=behind) as here:
         await here.replicated()
         await here.queue.prepare()
         before = await admitted(here, "a")

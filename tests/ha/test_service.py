@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,22 +25,30 @@ def world_of(here: Stand, directory: Path) -> World:
     """Processes that find Redis by its Sentinels."""
     world = World(directory, lease_ms=5_000, namespace=here.settings.namespace)
     world.settings = here.settings
-    world.env |= {"PRORL_REDIS": here.settings.url, "PRORL_REDIS_PASSWORD": here.settings.password or ""}
+    if here.settings.rendezvous is None:
+        world.env |= {"PRORL_REDIS": here.settings.url, "PRORL_REDIS_PASSWORD": here.settings.password or ""}
+    else:
+        world.env |= {"PRORL_REDIS": "", "PRORL_RENDEZVOUS": str(here.settings.rendezvous)}
     world.env |= {"PRORL_DURABILITY": "replicated"}
     return world
 
 
 async def test_no_process_ends_and_no_attempt_is_lost_when_the_primary_is_killed() -> None:
     async with stand() as here:
-        await here.whole()
-        with tempfile.TemporaryDirectory(prefix="pq") as name:
-            world = world_of(here, Path(name))
-            try:
-                await started(world, here)
-                groups, events = await rolled_out(world, here)
-                alive = {name for name, process in (world.workers | world.apis).items() if process.poll() is None}
-            finally:
-                world.stop()
+        await served(here, lambda: here.signal_primary(signal.SIGKILL))
+
+
+async def served(here: Stand, fault: Callable[[], object]) -> None:
+    """A service gives a trainer each group once, whatever happens to the primary while it works."""
+    await here.whole()
+    with tempfile.TemporaryDirectory(prefix="pq") as name:
+        world = world_of(here, Path(name))
+        try:
+            await started(world, here)
+            groups, events = await rolled_out(world, here, fault)
+            alive = {name for name, process in (world.workers | world.apis).items() if process.poll() is None}
+        finally:
+            world.stop()
     assert sorted(groups) == sorted(set(groups)), "a cursor shows each group once"
     assert len(groups) == GROUPS
     assert not {"reap", "fail", "requeue"} & events
@@ -58,8 +67,8 @@ async def started(world: World, here: Stand) -> None:
     await until(known)
 
 
-async def rolled_out(world: World, here: Stand) -> tuple[list[str], set[str]]:
-    """A batch whose jobs are under way when the primary dies: the groups that a trainer sees, and what happened."""
+async def rolled_out(world: World, here: Stand, fault: Callable[[], object]) -> tuple[list[str], set[str]]:
+    """A batch whose jobs are under way when the primary fails: the groups that a trainer sees, and what happened."""
     seen, events = list[str](), set[str]()
     async with AsyncClient("http://api", uds=str(world.directory / "api-0.sock")) as client:
         await client.submit(one_batch("b", GROUPS, 1, run_ms=1_500))
@@ -68,7 +77,7 @@ async def rolled_out(world: World, here: Stand) -> tuple[list[str], set[str]]:
             return int(await here.store.read("ZCARD", here.store.keys.leases)) >= 4
 
         await until(running)
-        here.signal_primary(signal.SIGKILL)
+        fault()
         async with asyncio.timeout(60):
             async for group in client.results("chaos"):
                 seen.append(group.record.group_id)

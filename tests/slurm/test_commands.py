@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from slurm import __main__ as cli
-from slurm import commands
+from slurm import commands, spec_file
+from slurm.layout import job_name
 from slurm.tasks import SlurmTask, read_tasks
 
 pytestmark = pytest.mark.anyio
@@ -80,7 +82,7 @@ def prorl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., t
 
 async def test_a_job_does_not_inherit_the_job_that_submits_it(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A login node or the inside of a job: it must make no difference."""
-    for name in ("SLURM_JOB_ID", "SLURM_CPU_BIND", "SBATCH_PARTITION", "SLURM_CPUS_PER_TASK"):
+    for name in ("SLURM_JOB_ID", "SLURM_CPU_BIND", "SBATCH_CPU_BIND_LIST", "SLURM_CPUS_PER_TASK"):
         monkeypatch.setenv(name, "leaks")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     assert await commands.submit("#!/bin/bash\n") == "17"
@@ -88,6 +90,21 @@ async def test_a_job_does_not_inherit_the_job_that_submits_it(fake: Fake, monkey
     assert call == {
         "argv": ["sbatch", "--parsable"], "stdin": "#!/bin/bash\n", "env": {"SLURM_CONF": "/etc/slurm.conf"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("variable", "kept"),
+    [("SBATCH_ACCOUNT", True), ("SBATCH_RESERVATION", True), ("SBATCH_QOS", False), ("SBATCH_PARTITION", False),
+     ("SBATCH_TIMELIMIT", False), ("SBATCH_ARRAY_INX", False), ("SBATCH_WAIT", False), ("SBATCH_MEM_PER_CPU", False)],
+)  # fmt: skip
+async def test_a_users_own_words_for_sbatch_hold_where_the_script_says_nothing(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, variable: str, kept: bool
+) -> None:
+    """To sbatch they are worth more than the script's own lines, and one that waits would never return."""
+    monkeypatch.setenv(variable, "mine")
+    lines = ("--partition=cpu", "--time=01:00:00", "--mem=4G", "--qos=normal")
+    await commands.submit("\n".join(["#!/bin/bash", *(f"#SBATCH {line}" for line in lines), "true"]))
+    assert (fake.calls[0]["env"].get(variable) == "mine") is kept
 
 
 async def test_the_cluster_after_a_job_id_is_no_part_of_it(fake: Fake) -> None:
@@ -168,6 +185,25 @@ def test_submit_makes_the_directory_of_the_logs(
 def test_a_server_that_is_there_is_not_submitted_again(fake: Fake, prorl: Callable[..., tuple[int, str, str]]) -> None:
     fake.answers("squeue", "9|d.redis|RUNNING|n1|1:00|59:00|None\n")
     assert prorl("submit", "redis", "api")[1] == "redis: is already there\napi: 17\n"
+
+
+def test_submit_twice_changes_nothing(fake: Fake, prorl: Callable[..., tuple[int, str, str]]) -> None:
+    fake.answers("squeue", "17_0|d.node|RUNNING|n1|1:00|59:00|None\n17_[1-2]|d.node|PENDING||0:00|1:00:00|Resources\n")
+    said = prorl("submit", "node", "eval")[1]
+    assert said == "node: is already there, tasks: 2; `scale --array` adds more\neval: 17\n"
+
+
+def test_another_deployment_of_the_name_is_not_asked_for(
+    fake: Fake, prorl: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Nor would Redis wait for the other's, as it did with a dependency on the name."""
+    prorl("submit", "redis")
+    [name] = [line for line in fake.calls[-1]["stdin"].splitlines() if "job-name" in line]
+    [asked] = [argv[argv.index("-n") + 1].split(",") for argv in fake.argvs("squeue")]
+    assert name.partition("=")[2] in asked
+    other = msgspec.structs.replace(spec_file.read(tmp_path / "d.toml"), shared="/elsewhere")
+    assert job_name(other, "redis") not in asked
+    assert "dependency" not in fake.calls[-1]["stdin"]
 
 
 def test_test_only_asks_and_changes_nothing(

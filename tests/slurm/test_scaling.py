@@ -9,7 +9,7 @@ from prorl_mq.store.gauges import Load
 from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
 from slurm.report import notes
-from slurm.scaling import Memory, ScalingPlan, decide
+from slurm.scaling import Memory, ScalingPlan, decide, servers
 from slurm.spec import Deployment
 from slurm.spec_file import deployment
 from slurm.tasks import SlurmTask
@@ -53,6 +53,34 @@ def test_what_waits_in_slurm_is_on_its_way_and_not_asked_for_again() -> None:
 def test_a_draining_task_counts_no_more() -> None:
     demand = work(8, workers=(worker("1_0", slots=0, busy=3), worker("1_1")))
     assert plan(one(), demand, task("1_0"), task("1_1")).add == 1
+
+
+def served(time: str = "04:00:00", count: int = 3) -> Deployment:
+    backend = {"command": ["x"], "count": count, "time": time}
+    return deployment({"name": "d", "shared": "/s", "redis": {"time": time}, "backends": {"b": backend}})
+
+
+def server(id_: str, job: str, left: str, state: str = "RUNNING") -> SlurmTask:
+    return SlurmTask(id=id_, deployment="d", job=job, state=state, node="n1", run_s=1, left=left, reason="")
+
+
+def test_servers_that_have_ended_are_asked_for_again_each_as_often_as_it_lacks() -> None:
+    here = [server("1_0", "b", "3:00:00"), server("1_1", "b", "0:00", "TIMEOUT"), server("2_0", "b", "", "PENDING")]
+    assert servers(served(), here) == {"redis": 1, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("time", "left", "asked"),
+    [("04:00:00", "30:00", False), ("04:00:00", "23:59", True), ("20:00", "10:01", False), ("20:00", "9:59", True),
+     ("1-00:00:00", "2:24:01", False), ("1-00:00:00", "2:23:59", True), ("UNLIMITED", "UNLIMITED", False),
+     ("2:00", "0:59", True)],
+)  # fmt: skip
+def test_the_next_server_is_asked_for_before_the_limit_of_this_one(time: str, left: str, asked: bool) -> None:
+    """Ten minutes or a tenth of its time before, and half of it at most."""
+    here = [server("1", "redis", left), *(server(f"2_{place}", "b", left) for place in range(3))]
+    assert servers(served(time), here) == ({"redis": 1, "b": 3} if asked else {})
+    waiting = [server("3", "redis", "", "PENDING"), *(server(f"4_{place}", "b", "", "PENDING") for place in range(3))]
+    assert servers(served(time), [*here, *waiting]) == {}
 
 
 def test_it_asks_in_steps() -> None:

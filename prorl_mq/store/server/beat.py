@@ -14,7 +14,8 @@ from prorl_mq.schema.items import Lease
 from prorl_mq.store.core import NO_EPOCH, Core
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.scripts import script
-from prorl_mq.store.server.connection import RedisSettings, entry, kept_alive
+from prorl_mq.store.server.connection import RedisSettings, kept_alive
+from prorl_mq.store.server.primary import entry
 from prorl_mq.store.server.rendezvous import first, following_quietly
 from prorl_mq.store.store import renewal
 

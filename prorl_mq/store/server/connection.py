@@ -31,6 +31,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, RedisUnavailable
 from prorl_mq.servers import servers
 from prorl_mq.store.server import kinds, rendezvous
+from prorl_mq.store.server.primary import entry
 from prorl_mq.store.server.rendezvous import Place
 
 log = logging.getLogger("prorl_mq.redis")
@@ -83,13 +84,6 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     def moves(self) -> bool:
         """True if the address is looked for before each connect."""
         return self.followed is not None or servers(self.url) is not None
-
-
-def entry(place: Place) -> dict[str, str]:
-    """Credentials, as arguments of redis-py."""
-    given = {"username": place.username, "password": place.secret, "ssl_ca_data": place.ca}
-    given |= {"ssl_certfile": place.client, "ssl_keyfile": place.client}
-    return {name: value for name, value in given.items() if value}
 
 
 def kept_alive(place: Place) -> dict[str, Any]:
@@ -185,8 +179,12 @@ def _ours(kind: Any) -> Any:
             finally:
                 self.socket_timeout = usual_s
 
+        def left(self) -> bool:
+            """True if its server is no longer the one to ask."""
+            return False
+
         async def _leave_wrong(self) -> None:
-            if self._wrong:
+            if self._wrong or (self.is_connected and self.left()):
                 await self.disconnect(nowait=True)
 
     return kinds.packing_fast(kinds.ending_quietly(OurConnection))

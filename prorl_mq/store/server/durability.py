@@ -5,6 +5,9 @@ process follows it. What needs a confirmation is followed by a mark and WAIT on 
 for the newest write of its connection: without the mark a repeat, which writes nothing, would prove nothing. INFO
 behind them says whether a replica has come that must be waited for, and, where WAIT is repeated on another connection,
 whether that one leads to the same server.
+
+Where the mode says so (`synced`), WAITAOF takes the place of WAIT: the disks of the primary and of its replicas have
+it.
 """
 
 import re
@@ -71,17 +74,18 @@ async def surely(
     give_up = monotonic() + max(within_s, LEAST_S)
     replies: list[Any] = []
     server = b""
-    there = True
+    there, synced = True, False
     while True:
         wait_ms = max(1, min(WAIT_MS, int(1000 * (give_up - monotonic()))))
         # A full server refuses SET, and takes another end of a key that is there.
         write = ("PEXPIRE", mark, MARK_MS) if there else ("SET", mark, 1, "PX", MARK_MS)
-        confirmation = (write, ("WAIT", acks, wait_ms), ("HGET", epoch, "acks"), ("INFO", "replication"))
+        wait = ("WAITAOF", 1, acks, wait_ms) if synced else ("WAIT", acks, wait_ms)
+        confirmation = (write, wait, ("HMGET", epoch, "acks", "synced"), ("INFO", "replication"))
         answers = await ask_on_one(redis, (*(() if server else commands), *confirmation))
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        *first, written, got, wanted, about = answers
+        *first, written, got, (wanted, on_disk), about = answers
         found: dict[bytes, bytes] = dict(_FACT.findall(about))
         if found[b"role"] != b"master" or server not in {b"", found[b"master_replid"]}:
             raise ConnectionError("the primary has changed")
@@ -89,9 +93,12 @@ async def surely(
         wanted = int(wanted or 0)
         acks = wanted and max(wanted, int(found[b"connected_slaves"]))
         there = bool(written)
-        if not acks or (there and got >= acks):
+        own, got = got if synced else (1, got)
+        enough, synced = there and own and got >= acks and synced >= bool(on_disk), bool(on_disk)
+        if not acks or enough:
             return Confirmed(replies, acks)
         if monotonic() >= give_up:
+            how = "have synced" if synced else "have confirmed"
             raise Unconfirmed(
-                f"{got} of {acks} replicas have confirmed it: whether it is lost is unknown, repeat it with the same id"
+                f"{got} of {acks} replicas {how} it: whether it is lost is unknown, repeat it with the same id"
             )

@@ -61,25 +61,32 @@ async def master(redis: Redis) -> str:
     )
 
 
-async def syncs(redis: Redis, keys: Keys) -> None:
-    """Raises `ServerUnfit` unless WAITAOF answers when the disk has what was written, and no earlier.
+async def syncs(redis: Redis, keys: Keys, *, replicas: int = 0) -> None:
+    """Raises `ServerUnfit` unless WAITAOF answers when the disk has what was written, and no earlier: this server's,
+    and those of so many replicas.
 
     Under `everysec` some servers answer at once (redis/redis#13793; Valkey 9.1, too), which only its speed shows.
     """
+    mode = "replicated+synced" if replicas else "synced"
     began = monotonic()
     for _ in range(PROBES):
         pipeline = redis.pipeline(transaction=False)
         pipeline.execute_command("SET", keys.duty("waitaof"), "x", "PX", 1000)
-        pipeline.execute_command("WAITAOF", 1, 0, 5000)
+        pipeline.execute_command("WAITAOF", 1, replicas, 3000)
         try:
-            await pipeline.execute()
+            _, (_, found) = await pipeline.execute()
         except ResponseError as error:
             fix = "it needs WAITAOF (Redis 8, appendonly yes); or use appendfsync always, and leave the flag out"
-            raise ServerUnfit(f"this Redis server cannot be used with --durability synced: {error}; {fix}") from error
+            raise ServerUnfit(f"this Redis server cannot be used with --durability {mode}: {error}; {fix}") from error
+        if found < replicas:
+            raise ServerUnfit(
+                f"--durability {mode} is refused: the disk of a replica does not confirm what it is sent: set "
+                "appendonly yes there, and look at its disk"
+            )
     if monotonic() - began < PROBES_S:
         raise ServerUnfit(
-            "this Redis server answers WAITAOF at once: with appendfsync always leave out --durability synced, which "
-            "it does not need; with everysec the answer comes before the data is on disk: use Redis 8 or later"
+            f"this Redis server answers WAITAOF at once: with appendfsync always leave out {mode.rpartition('+')[2]}, "
+            "which it does not need; with everysec the answer comes before the data is on disk: use Redis 8 or later"
         )
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any, Final, NamedTuple
 
+from prorl_mq.schema.rendezvous import Place
 from prorl_mq.store.server.primary import ask_node, pairs
 
 HOST: Final = "127.0.0.1"
@@ -21,12 +22,16 @@ class ChainNode:
     """One server by its port. Every call raises what the client raises."""
 
     def __init__(self, port: int, secret: str) -> None:
+        self.host = HOST
         self.port = port
+        self.scheme = "redis"
+        self.query = ""  # of its URL, as a client's certificates
         self._secret = secret
 
     async def ask(self, *command: str) -> Any:
         """One command, sent once; raises an error that the server answers."""
-        [reply] = await ask_node(f"redis://{HOST}:{self.port}", command, password=self._secret)
+        place = Place(url=f"{self.scheme}://{self.host}:{self.port}{self.query}", secret=self._secret)
+        [reply] = await ask_node(place.url, command, place=place)
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -34,10 +39,10 @@ class ChainNode:
     async def ping(self) -> None:
         await self.ask("PING")
 
-    async def follow(self, port: int) -> None:
+    async def follow(self, leader: "ChainNode") -> None:
         """Makes it a replica of another server, if it is not one already."""
-        if f"master_port:{port}\r" not in await self._replication():
-            await self.ask("REPLICAOF", HOST, str(port))
+        if f"master_port:{leader.port}\r" not in await self._replication():
+            await self.ask("REPLICAOF", leader.host, str(leader.port))
 
     async def linked(self) -> bool:
         """True if it has what its primary had, and follows it."""
@@ -55,6 +60,10 @@ class ChainNode:
     async def forget(self, name: str) -> None:
         """Lets a Sentinel look again for the primary's replicas."""
         await self.ask("SENTINEL", "RESET", name)
+
+    async def tilted(self) -> bool:
+        """True for a Sentinel that promotes nobody since its clock has jumped. Set back, it is blind for as long."""
+        return b"sentinel_tilt:1" in await self.ask("INFO", "sentinel")
 
     async def tune(self) -> None:
         """Lets a Sentinel look more often than it does by default."""

@@ -17,6 +17,7 @@ from redis.exceptions import AuthenticationError, ConnectionError, RedisError
 from prorl_mq.schema.rendezvous import Place
 from prorl_mq.servers import Node, SeveralServers, hidden, servers
 
+_found: dict[str, Node] = {}  # several servers → the primary that a connection has reached last
 ASK_S: Final = 1.0  # how long one server may take to answer; a stopped one accepts the connection and stays silent
 
 
@@ -50,15 +51,21 @@ def of_quietly(place: Place, namespace: str) -> Place:
     return place if servers(place.url) is None else asyncio.run(of(place, namespace))
 
 
-async def ask_node(url: str, *commands: tuple[str, ...], ca: str | None = None, **entry: str | None) -> list[Any]:
-    """The answers of one server, each as it came; an error that it gave is among them.
+def entry(place: Place) -> dict[str, str]:
+    """Credentials and certificates, as arguments of redis-py."""
+    given = {"username": place.username, "password": place.secret, "ssl_ca_data": place.ca}
+    given |= {"ssl_certfile": place.client, "ssl_keyfile": place.client}
+    return {name: value for name, value in given.items() if value}
+
+
+async def ask_node(url: str, *commands: tuple[str, ...], place: Place) -> list[Any]:
+    """The answers of one server at `url`, which takes the credentials and certificates of the place. Each answer is as
+    it came; an error that the server gave is among them.
 
     Raises what the client raises where the server does not answer within `ASK_S`.
     """
-    given: dict[str, Any] = {name: value for name, value in {**entry, "ssl_ca_data": ca}.items() if value}
-    client = Redis.from_url(
-        url, protocol=2, socket_timeout=ASK_S, socket_connect_timeout=ASK_S, retry=Retry(NoBackoff(), 0), **given
-    )
+    given: dict[str, Any] = {"socket_timeout": ASK_S, "socket_connect_timeout": ASK_S, **entry(place)}
+    client = Redis.from_url(url, protocol=2, retry=Retry(NoBackoff(), 0), **given)
     client.response_callbacks.clear()
     try:
         async with asyncio.timeout(ASK_S):
@@ -79,13 +86,13 @@ def pairs(row: Any) -> dict[str, str]:
 async def ask_sentinel(several: SeveralServers, node: Node, place: Place, *commands: tuple[str, ...]) -> list[Any]:
     """The answers of one Sentinel, as `ask_node`. Without a password of its own in the URL it has Redis's, or none."""
     url = replace(several, user="", database="").url(node)
-    own = {"username": several.sentinel_user, "password": several.sentinel_secret or place.secret}
+    own = replace(place, username=several.sentinel_user, secret=several.sentinel_secret or place.secret)
     try:
-        return await ask_node(url, *commands, ca=place.ca, **own)
+        return await ask_node(url, *commands, place=own)
     except AuthenticationError:
         if several.sentinel_secret:
             raise
-        return await ask_node(url, *commands, ca=place.ca)
+        return await ask_node(url, *commands, place=replace(place, username=None, secret=None))
 
 
 async def _sentinel(several: SeveralServers, node: Node, place: Place) -> NamedPrimary | None:
@@ -99,8 +106,7 @@ async def _sentinel(several: SeveralServers, node: Node, place: Place) -> NamedP
 async def _member(several: SeveralServers, node: Node, place: Place, namespace: str) -> NamedPrimary | None:
     """Of two that call themselves primary, as a restarted one does for a while, the one of the later epoch is."""
     asked = ("INFO", "replication"), ("HGET", f"{{{namespace}}}:epoch", "number")
-    entry = {"username": place.username, "password": place.secret}
-    about, number = await ask_node(several.url(node), *asked, ca=place.ca, **entry)
+    about, number = await ask_node(several.url(node), *asked, place=place)
     if isinstance(about, Exception) or b"role:master" not in about:
         return None
     known = 0 if number is None or isinstance(number, Exception) else int(number)
@@ -126,11 +132,21 @@ async def _answers(asked: list[Any], enough: int) -> list[NamedPrimary]:
     return told
 
 
-def electing(kind: Any, where: Callable[[], Awaitable[Place]], move: Callable[[Any, Place], None]) -> Any:
-    """The class of asyncio connections that look for the primary before each connect."""
+def electing(kind: Any, where: Callable[[], Awaitable[Place]], move: Callable[[Any, Place], None], url: str) -> Any:
+    """The class of asyncio connections that look for the primary before each connect. `url`: the several servers.
+
+    An old primary that is cut off from the others answers reads for as long as anybody asks. So what one connection of
+    this process has found, all others with the same `url` follow at their next command.
+    """
 
     class ElectingConnection(kind):  # type: ignore[misc]
+        _greeted = False
+
+        def left(self) -> bool:
+            return self._greeted and _found[url] != (self.host, self.port)
+
         async def _connect(self) -> None:
+            self._greeted = False
             move(self, await where())
             await super()._connect()
 
@@ -138,6 +154,8 @@ def electing(kind: Any, where: Callable[[], Awaitable[Place]], move: Callable[[A
             await super().on_connect_check_health(check_health=check_health)
             await self.send_command("HELLO")
             must_be_primary(self, await self.read_response())
+            self._greeted = True
+            _found[url] = self.host, self.port
 
     return ElectingConnection
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from redis.exceptions import RedisError
 
 from prorl_mq.schema.rendezvous import Place
-from prorl_mq.servers import Node, SeveralServers, servers
+from prorl_mq.servers import Node, SeveralServers, alone, servers
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.server.connection import RedisSettings, ask, patiently
 from prorl_mq.store.server.primary import ask_node, ask_sentinel, pairs
@@ -21,6 +21,7 @@ from prorl_mq.store.store import Store
 GUARD: Final = "min-replicas-to-write 1 and min-replicas-max-lag 2"
 SOON_S: Final = 1.0  # between two looks in replicated mode
 LATER_S: Final = 10.0  # elsewhere
+TRIES: Final = 5  # before it is said that a server does not answer
 _REPLICA: Final = re.compile(r"^slave\d+:ip=([^,]+),port=(\d+),state=(\w+)", re.MULTILINE)
 
 
@@ -85,19 +86,28 @@ def _of_sentinels(watches: Sequence[SentinelView | None]) -> Iterator[str]:
         yield "a Sentinel may promote a replica that does not confirm: SENTINEL RESET on each of them"
 
 
-async def look(
-    store: Store, settings: RedisSettings
-) -> tuple[Replication, Replication | None, list[SentinelView | None]]:
+Seen = tuple[Replication, Replication | None, list[SentinelView | None]]
+
+
+async def look_well(store: Store, settings: RedisSettings) -> Seen:
+    """As `look`, again where a server does not answer: on a busy machine it may have been slow."""
+    for _ in range(TRIES - 1):
+        primary, follower, watches = await look(store, settings)
+        if None not in watches and (follower is not None or len(primary.followers) != 1):
+            return primary, follower, watches
+    return await look(store, settings)
+
+
+async def look(store: Store, settings: RedisSettings) -> Seen:
     """The primary, what follows it, and the Sentinels. Raises what the client raises for the primary alone."""
     about = (await ask(store.redis, "INFO", "replication")).decode()
     primary, place = standing(about), settings.named
     several = servers(place.url)
     follower = None
     if len(primary.followers) == 1:
-        shape = several or SeveralServers(nodes=(), scheme=place.url.partition("://")[0].replace("unix", "redis"))
-        entry = {"username": place.username, "password": place.secret}
+        shape = several or alone(place.url)
         try:
-            [said] = await ask_node(shape.url(primary.followers[0]), ("INFO", "replication"), ca=place.ca, **entry)
+            [said] = await ask_node(shape.url(primary.followers[0]), ("INFO", "replication"), place=place)
             follower = standing(said.decode()) if isinstance(said, bytes) else None
         except (RedisError, OSError):
             pass
@@ -136,12 +146,15 @@ async def turn(store: Store, settings: RedisSettings) -> float:
     return SOON_S
 
 
-async def switch(store: Store, acks: int) -> None:
-    """Puts the namespace into replicated mode, or out of it (0). Its next epoch tells every process."""
+async def switch(store: Store, acks: int, *, synced: bool = False) -> None:
+    """Puts the namespace into replicated mode, or out of it (0). Its next epoch tells every process. `synced`: what is
+    confirmed is on disks.
+    """
     before = await patiently(lambda: required(store), outage_ms=store.outage_ms)
     if bool(before) != bool(acks):
         await store.write("HSET", store.keys.epoch, "acks", acks, "server", "", repeat=Repeat.SAME)
         await store.open_epoch()
+    await store.write("HSET", store.keys.epoch, "synced", "1" if synced else "", repeat=Repeat.SAME)
 
 
 async def required(store: Store) -> int:

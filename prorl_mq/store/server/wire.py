@@ -24,10 +24,15 @@ NOTHING: Final = object()  # there is no whole reply yet
 
 
 class Wire(asyncio.Protocol):
-    """One connection. `passing` tells which errors mean that its server is the wrong one: it takes no more commands."""
+    """One connection. `passing` tells which errors mean that its server is the wrong one, and `left` whether it has
+    become that: it takes no more commands.
+    """
 
-    def __init__(self, writer: asyncio.StreamWriter, passing: Callable[[Exception], bool]) -> None:
+    def __init__(
+        self, writer: asyncio.StreamWriter, passing: Callable[[Exception], bool], left: Callable[[], bool]
+    ) -> None:
         self.open = True  # it takes commands
+        self._left = left
         self._loop = asyncio.get_running_loop()
         self._passing = passing
         self._replies = hiredis.Reader(
@@ -41,10 +46,15 @@ class Wire(asyncio.Protocol):
         self._transport = writer.transport
         self._transport.set_protocol(self)
 
-    @property
-    def here(self) -> bool:
-        """True in the event loop that it was made in."""
-        return self._loop is asyncio.get_running_loop()
+    def takes(self) -> bool:
+        """True while it takes commands, in the event loop that it was made in."""
+        if self._loop is not asyncio.get_running_loop():
+            return False
+        if self.open and self._left():
+            self.open = False
+            if not self._waiting:
+                self.close()
+        return self.open
 
     def send(self, command: Command, within_s: float) -> "asyncio.Future[Any]":
         """The reply to come. It raises what Redis says, or that the connection is lost.
@@ -149,7 +159,7 @@ class WiredRedis(Redis):
         if options or not (within_s is None or self._alone):
             return await super().execute_command(*command, **options)  # type: ignore[no-untyped-call]
         wire = self._wire
-        if wire is None or not (wire.open and wire.here):
+        if wire is None or not wire.takes():
             wire = await self._connected()
         return await wire.send(command, within_s or self._answer_s)
 
@@ -175,7 +185,7 @@ class WiredRedis(Redis):
 
     async def _connected(self) -> Wire:
         """The wire, made where there is none. All who wait for a new one wait for the same."""
-        if self._wire is not None and self._wire.open and self._wire.here:
+        if self._wire is not None and self._wire.takes():
             return self._wire
         if self._making is None:
             self._making = asyncio.create_task(self._make())
@@ -197,7 +207,7 @@ class WiredRedis(Redis):
         made: Any = self.connection_pool.make_connection()
         await made.connect()
         writer, made._writer, made._reader = made._writer, None, None  # noqa: SLF001 - from now on not that client's
-        return Wire(writer, self._passing)
+        return Wire(writer, self._passing, made.left)
 
 
 def _raise_first(replies: Sequence[Any]) -> None:

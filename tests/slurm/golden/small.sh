@@ -1,6 +1,6 @@
 # ==== node
 #!/bin/bash
-#SBATCH --job-name=small.node
+#SBATCH --job-name=small.node.862f6816
 #SBATCH --array=0-0
 #SBATCH --signal=B:TERM@180
 #SBATCH --time=01:00:00

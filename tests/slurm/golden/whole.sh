@@ -1,7 +1,6 @@
 # ==== redis
 #!/bin/bash
-#SBATCH --job-name=whole.redis
-#SBATCH --dependency=singleton
+#SBATCH --job-name=whole.redis.66bda64c
 #SBATCH --signal=B:TERM@60
 #SBATCH --partition=cpu
 #SBATCH --account=lab
@@ -23,7 +22,7 @@ exec /opt/venv/bin/python -m slurm.redis_task --shared '/shared/whole run' --int
 
 # ==== api
 #!/bin/bash
-#SBATCH --job-name=whole.api
+#SBATCH --job-name=whole.api.66bda64c
 #SBATCH --signal=B:TERM@60
 #SBATCH --partition=cpu
 #SBATCH --account=lab
@@ -44,7 +43,7 @@ exec /opt/venv/bin/python -m slurm.api_task --shared '/shared/whole run'
 
 # ==== policy
 #!/bin/bash
-#SBATCH --job-name=whole.policy
+#SBATCH --job-name=whole.policy.66bda64c
 #SBATCH --array=0-1
 #SBATCH --signal=B:TERM@60
 #SBATCH --partition=gpu
@@ -67,7 +66,7 @@ exec /opt/venv/bin/python -m slurm.backend_task --rendezvous '/shared/whole run/
 
 # ==== node
 #!/bin/bash
-#SBATCH --job-name=whole.node
+#SBATCH --job-name=whole.node.66bda64c
 #SBATCH --array=0-15%8
 #SBATCH --signal=B:USR1@600
 #SBATCH --partition=cpu
@@ -91,7 +90,7 @@ exec /opt/venv/bin/python -m slurm.task --kind node --rendezvous '/shared/whole 
 
 # ==== eval
 #!/bin/bash
-#SBATCH --job-name=whole.eval
+#SBATCH --job-name=whole.eval.66bda64c
 #SBATCH --array=0-3
 #SBATCH --signal=B:TERM@180
 #SBATCH --partition=cpu

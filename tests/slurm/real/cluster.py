@@ -12,7 +12,8 @@ from typing import Any
 
 from prorl_mq.schema import rendezvous
 from slurm.commands import environment
-from slurm.layout import node_directory
+from slurm.layout import job_name, node_directory
+from slurm.spec import Deployment
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "ops" / "slurm-cluster.sh"
@@ -79,6 +80,9 @@ class Site:
         self.env = cluster.env | {"PYTHONPATH": f"{PLUGIN}:{ROOT}", "PRORL_LOG": "INFO"}
         self.arrays: dict[str, Mapping[str, Any]] = {}
         self.scale: dict[str, int] = {}
+        self.server_time = "1-00:00"
+        self.scratch = f"{shared}/scratch"
+        self._deployment = Deployment(name="t", shared=str(shared))
 
     @property
     def spec(self) -> Path:
@@ -111,7 +115,11 @@ class Site:
             time.sleep(0.3)
 
     def tasks(self, array: str) -> dict[str, str]:
-        return self.cluster.states(f"t.{array}")
+        return self.cluster.states(self.job(array))
+
+    def job(self, name: str) -> str:
+        """The name of a job in Slurm."""
+        return job_name(self._deployment, name)
 
     def logs(self) -> str:
         texts = [f"== {path.name}\n{path.read_text()[-1500:]}" for path in sorted((self.shared / "logs").iterdir())]
@@ -122,10 +130,10 @@ class Site:
         if not self.arrays:
             return
         self.prorl("cancel", *self.arrays)
-        marks = [f"SLURM_JOB_NAME=t.{array}" for array in self.arrays]
+        marks = [f"SLURM_JOB_NAME={self.job(array)}" for array in self.arrays]
         for mark in marks:
             self.cluster.until(lambda mark=mark: not self.cluster.processes(mark), f"{mark} still runs")  # type: ignore[misc]
-        names = {f"t.{array}" for array in self.arrays}
+        names = {self.job(array) for array in self.arrays}
         self.cluster.until(lambda: not names & set(self.cluster.run("squeue", "-h", "-o", "%j").split()), f"{names}")
         self.arrays = {}
 
@@ -139,9 +147,14 @@ class Site:
 
     def _text(self) -> str:
         scale = {"every_s": 1, **self.scale}
-        lines = ['name = "t"', f'shared = "{self.shared}"', f'scratch = "{self.shared}/scratch"', "lease_ms = 2000"]
+        lines = [
+            'name = "t"',
+            f'shared = "{self.shared}"',
+            f'scratch = "{self.scratch}"',
+            "lease_ms = 2000",
+        ]
         lines += ["[defaults]", 'interface = "lo"', 'partition = "main"']
-        safe = ['time = "1-00:00"', 'partition = "urgent"', 'sbatch = ["--nodelist=n1"]']
+        safe = [f'time = "{self.server_time}"', 'partition = "urgent"', 'sbatch = ["--nodelist=n1"]']
         lines += ["[redis]", "tls = true", *safe, "[api]", *safe]
         lines += ["[scale]", *(f"{name} = {value}" for name, value in scale.items())]
         for name, about in self.arrays.items():
@@ -156,10 +169,9 @@ def _toml(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def served(cluster: Cluster, shared: Path) -> Iterator[Site]:
+def served(site: Site) -> Iterator[Site]:
     """A site whose Redis and API are up."""
-    site = Site(cluster, shared)
     site.prorl("submit", "redis", "api")
-    cluster.until(site.file("trainer").exists, f"no API\n{site.logs()}")
+    site.cluster.until(site.file("trainer").exists, f"no API\n{site.logs()}")
     assert rendezvous.read(site.file("worker")).url.startswith("rediss://")
     yield site

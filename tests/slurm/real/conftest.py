@@ -38,7 +38,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def session_site(cluster: Cluster) -> Iterator[Site]:
     shared = cluster.root.parent / "s"
     shared.mkdir()
-    with served(cluster, shared) as site:
+    with served(Site(cluster, shared)) as site:
         yield site
 
 

@@ -58,7 +58,7 @@ async def test_two_tasks_of_a_node_share_its_lane_and_sandboxes(site: Site, stor
     """What one prepared the other may run; when one drains, its jobs continue in the other."""
     site.start(pair={**NODE, "count": 2, "sandbox": "bubblewrap", "sbatch": ["--nodelist=n2"]}, eval=SCORED)
     await until_workers(store, 5)
-    tasks = cluster.nodes_of("t.pair")
+    tasks = cluster.nodes_of(site.job("pair"))
     assert sorted(tasks.values()) == ["n2", "n2"]
     await submitted(store, "pair", groups=6, n=4, box=1, run_ms=1500)
     await until_leased(store, 8)
@@ -88,7 +88,7 @@ async def test_a_drained_node_keeps_no_sandbox(site: Site, store: Store, cluster
     site.start(kept={**NODE, "count": 2, "sandbox": "bubblewrap", "slots": 2}, eval=SCORED)
     await until_workers(store, 5)
     await submitted(store, "kept", groups=4, n=4, box=1, run_ms=2000)
-    task, node = next(iter(cluster.nodes_of("t.kept").items()))
+    task, node = next(iter(cluster.nodes_of(site.job("kept")).items()))
     state, lane = site.state / node, store.keys.stage(Stage.RUN, node)
 
     async def waiting() -> bool:
@@ -151,9 +151,9 @@ async def test_the_number_of_tasks_follows_the_work(site: Site, store: Store, cl
         await watch.wait()
         watch = await supervisor(site)
         await expect_all(store, "scale", groups=4)
-        cluster.until(lambda: not cluster.nodes_of("t.elastic"), f"the tasks go\n{site.logs()}")
+        cluster.until(lambda: not cluster.nodes_of(site.job("elastic")), f"the tasks go\n{site.logs()}")
         assert len(site.tasks("elastic")) == 3, "nothing is asked for twice"
-        assert len(cluster.nodes_of("t.init")) == len(cluster.nodes_of("t.eval")) == 1
+        assert len(cluster.nodes_of(site.job("init"))) == len(cluster.nodes_of(site.job("eval"))) == 1
     finally:
         with contextlib.suppress(ProcessLookupError):
             watch.send_signal(signal.SIGTERM)
@@ -173,7 +173,7 @@ async def test_redis_may_move_while_jobs_run(site: Site, store: Store, cluster: 
     await submitted(store, "moved", groups=3, n=4, run_ms=2000)
     await until_leased(store, 4)
     before = site.file("worker").read_text()
-    [job] = [task for task, state in cluster.states("t.redis").items() if state == "RUNNING"]
+    [job] = [task for task, state in cluster.states(site.job("redis")).items() if state == "RUNNING"]
     cluster.run("scontrol", "requeue", job)
     cluster.until(lambda: site.file("worker").read_text() != before, "Redis is back")
     await expect_all(store, "moved", groups=3, attempts=None)

@@ -17,6 +17,8 @@ from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
+from slurm import spec_file
+from slurm.layout import job_name
 from tests.agent.chat import MARKERS, TOOLED, tokenizer
 from tests.slurm.real.cluster import ROOT, Cluster
 from tests.support.service import until
@@ -76,7 +78,8 @@ async def test_the_demos_tasks_run_over_three_nodes_though_one_dies(cluster: Clu
             await trainer.wait()
         cancel = await asyncio.create_subprocess_exec(*slurm, "cancel", "--spec", str(spec), env=env, cwd=ROOT)
         assert await cancel.wait() == 0
-        cluster.until(lambda: not cluster.processes("SLURM_JOB_NAME=demo.node"), "the workers are gone")
+        mark = f"SLURM_JOB_NAME={job_name(spec_file.read(spec), 'node')}"
+        cluster.until(lambda: not cluster.processes(mark), "the workers are gone")
         for node in dying:
             cluster.admin("node", node)
             cluster.until(lambda node=node: cluster.node_state(node) in {"idle", "mixed"}, f"{node} is back")  # type: ignore[misc]

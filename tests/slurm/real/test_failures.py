@@ -82,7 +82,7 @@ async def test_a_lost_node_and_a_node_that_is_cut_off(site: Site, store: Store, 
     """One dies with all that it runs; the other's workers live on, though Slurm has started their task once more."""
     site.start(lost={"kind": "node", "count": 3, "cpus": 3, "sandbox": "bubblewrap"}, eval=SCORED)
     await until_workers(store, 7)
-    task_on = {node: task for task, node in cluster.nodes_of("t.lost").items()}
+    task_on = {node: task for task, node in cluster.nodes_of(site.job("lost")).items()}
     dead, cut = sorted(set(task_on) - {"n1"})[:2]  # Redis and the API are on n1
     await submitted(store, "lost", groups=6, n=4, box=1, run_ms=3000)
     await until_leased(store, 6)
@@ -155,7 +155,7 @@ async def test_tasks_whose_workers_never_start_are_named(site: Site, store: Stor
         "no worker of it has been seen",
         "(fails): it failed",
     )
-    assert f"{site.shared}/logs/t.hangs-{hangs}.log" in said
+    assert f"{site.shared}/logs/{site.job('hangs')}-{hangs}.log" in said
     assert said.count("(fails): it failed") == 3
     assert "no more are requested" in await prorl(site, "scale")
     assert len(site.tasks("fails")) == 3

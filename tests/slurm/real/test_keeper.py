@@ -51,9 +51,9 @@ def ancestors(pid: int) -> Iterator[int]:
         yield pid
 
 
-def misplaced(cluster: Cluster, array: str, workers: Collection[int]) -> list[str]:
+def misplaced(site: Site, array: str, workers: Collection[int]) -> list[str]:
     """Keepers of an array's tasks that are no child of a task, or stand below a worker."""
-    keepers = [pid for pid in cluster.processes(f"SLURM_JOB_NAME=t.{array}") if KEEPER in command(pid)]
+    keepers = [pid for pid in site.cluster.processes(f"SLURM_JOB_NAME={site.job(array)}") if KEEPER in command(pid)]
     above = {pid: list(ancestors(pid)) for pid in keepers}
     return [command(pid) for pid, line in above.items() if {*workers} & {*line} or "slurm.task" not in command(line[0])]
 
@@ -62,9 +62,12 @@ def boxes(site: Site) -> list[Label]:
     return [made for node in site.state.glob("*") for _, made in labelled(node) if made.alive]
 
 
-def remains(cluster: Cluster, site: Site, array: str) -> list[str]:
+def remains(site: Site, array: str) -> list[str]:
     """What of an array still runs, and the sandboxes of all nodes."""
-    return [*map(command, cluster.processes(f"SLURM_JOB_NAME=t.{array}")), *(made.owner for made in boxes(site))]
+    return [
+        *map(command, site.cluster.processes(f"SLURM_JOB_NAME={site.job(array)}")),
+        *(made.owner for made in boxes(site)),
+    ]
 
 
 async def at_step(walker: Walker, step: int) -> None:
@@ -92,7 +95,7 @@ async def test_killed_workers_leave_the_keeper_and_their_sandbox_and_the_end_of_
         [box] = [made for made in boxes(site) if made.owner.startswith(f"{OwnerKind.JOB} ")]
         keepers = [pid for pid in cluster.processes("SLURM_JOB_NAME=t.kept") if KEEPER in command(pid)]
         assert len(keepers) == 1
-        assert misplaced(cluster, "kept", workers) == []
+        assert misplaced(site, "kept", workers) == []
         for pid, worker in workers.items():  # its maker in INIT, too
             if worker.busy or worker.stage is Stage.INIT:
                 os.kill(pid, signal.SIGKILL)
@@ -104,7 +107,7 @@ async def test_killed_workers_leave_the_keeper_and_their_sandbox_and_the_end_of_
         assert walker.finished().total() - len(walker.finished()) <= 1, "not only what was under way was sampled twice"
         cluster.run("scancel", "--signal=KILL", "--batch", *site.tasks("kept"))
         cluster.until(lambda: not cluster.processes("SLURM_JOB_NAME=t.kept"), "a process of the task still runs")
-        cluster.until(lambda: not remains(cluster, site, "kept"), "its sandboxes are left")
+        cluster.until(lambda: not remains(site, "kept"), "its sandboxes are left")
         await cancel.cancel(store, "run", run_of("chaos"))
         await pools.remove(store, POOL, walker.backend.address, drain=False)
 
@@ -118,12 +121,12 @@ async def test_a_keeper_that_a_worker_has_started_is_noticed(
     site.start(wrong={"kind": "run", "setup": [f"{keeper} </dev/null >/dev/null 2>&1 &"]})  # which becomes the worker
     await until_workers(store, 1)
     workers = {worker.pid: worker for worker in await living(store)}
-    assert len(misplaced(cluster, "wrong", workers)) == 1
+    assert len(misplaced(site, "wrong", workers)) == 1
     cluster.run("scancel", *site.tasks("wrong"))
     cluster.until(lambda: set(site.tasks("wrong").values()) == {"CANCELLED"}, "Slurm takes it for ended")
     left = cluster.processes("SLURM_JOB_NAME=t.wrong")
     try:
-        stays = any(KEEPER in each for each in remains(cluster, site, "wrong"))
+        stays = any(KEEPER in each for each in remains(site, "wrong"))
         assert stays is (request.node.callspec.params["cluster"] == "pgid")
     finally:
         for pid in left:

@@ -1,5 +1,6 @@
 """What is wrong with a spec is said at once, all of it, with the word that was meant."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from prorl_mq.errors import ConfigurationError
 from slurm import spec_file
 from slurm.spec import Deployment
+from slurm.tasks import limit_s
 
 ROOT = Path(__file__).parents[3]
 
@@ -85,10 +87,19 @@ def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "seconds"), [("01:30:00", 5400), ("10:00", 600), ("1-12:00", 129_600), ("2-00:00:30", 172_830)]
-)
-def test_a_time_limit_is_read_as_slurm_reads_it(limit: str, seconds: int) -> None:
-    assert spec_file.seconds(limit) == seconds
+    ("limit", "seconds"),
+    [("01:30:00", 5400), ("10:00", 600), ("1-12:00", 129_600), ("2-00:00:30", 172_830), ("90", 5400), ("1-12", 129_600),
+     ("1000:00", 60_000), ("UNLIMITED", math.inf), ("0", math.inf)],
+)  # fmt: skip
+def test_a_time_limit_is_read_as_slurm_reads_it(limit: str, seconds: float) -> None:
+    assert limit_s(limit) == seconds
+    array = {"kind": "run", "time": limit}
+    assert deployment(arrays={"a": array}).arrays["a"].time == limit
+
+
+@pytest.mark.parametrize("limit", ["", "1:00:00:00", "1-", "-5", "tomorrow", "5m", "1-00:00\n"])
+def test_what_slurm_does_not_read_is_refused(limit: str) -> None:
+    assert any("time" in fault for fault in faults(arrays={"a": {"kind": "run", "time": limit}}))
 
 
 def test_the_examples_are_valid() -> None:

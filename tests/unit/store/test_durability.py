@@ -45,41 +45,55 @@ async def confirmed(monkeypatch: pytest.MonkeyPatch, *answers: list[Any]) -> tup
 
 
 async def test_the_mark_and_the_wait_come_behind_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, link = await confirmed(monkeypatch, [b"stored", b"OK", 1, b"1", about()])
+    found, link = await confirmed(monkeypatch, [b"stored", b"OK", 1, [b"1", None], about()])
     assert found == durability.Confirmed([b"stored"], 1)
-    assert link.sent == [["EVALSHA", "PEXPIRE", "WAIT", "HGET", "INFO"]]
+    assert link.sent == [["EVALSHA", "PEXPIRE", "WAIT", "HMGET", "INFO"]]
 
 
 async def test_a_replica_that_has_come_is_waited_for_and_the_script_is_not_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first, second = [b"stored", b"OK", 1, b"1", about(replicas=2)], [b"OK", 2, b"1", about(replicas=2)]
+    first, second = [b"stored", b"OK", 1, [b"1", None], about(replicas=2)], [b"OK", 2, [b"1", None], about(replicas=2)]
     found, link = await confirmed(monkeypatch, first, second)
     assert found == durability.Confirmed([b"stored"], 2)
-    assert link.sent[1] == ["PEXPIRE", "WAIT", "HGET", "INFO"]
+    assert link.sent[1] == ["PEXPIRE", "WAIT", "HMGET", "INFO"]
 
 
 async def test_where_there_is_no_mark_yet_it_is_made_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """PEXPIRE of a key that is not there writes nothing, so WAIT behind it proves nothing."""
-    first, second = [b"stored", 0, 1, b"1", about()], [b"OK", 1, b"1", about()]
+    first, second = [b"stored", 0, 1, [b"1", None], about()], [b"OK", 1, [b"1", None], about()]
     found, link = await confirmed(monkeypatch, first, second)
     assert found == durability.Confirmed([b"stored"], 1)
-    assert link.sent[1] == ["SET", "WAIT", "HGET", "INFO"]
+    assert link.sent[1] == ["SET", "WAIT", "HMGET", "INFO"]
 
 
 async def test_another_server_confirms_nothing_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = [b"stored", b"OK", 0, b"1", about()], [b"OK", 1, b"1", about(server=b"b" * 40)]
+    first, second = [b"stored", b"OK", 0, [b"1", None], about()], [b"OK", 1, [b"1", None], about(server=b"b" * 40)]
     with pytest.raises(Exception, match="the primary has changed"):
         await confirmed(monkeypatch, first, second)
 
 
 async def test_too_few_in_time_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unconfirmed, match="repeat it with the same id"):
-        await confirmed(monkeypatch, [b"stored", b"OK", 0, b"1", about()])
+        await confirmed(monkeypatch, [b"stored", b"OK", 0, [b"1", None], about()])
+
+
+async def test_where_disks_must_have_it_replicas_memory_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = [b"stored", b"OK", 1, [b"1", b"1"], about()], [b"OK", [1, 1], [b"1", b"1"], about()]
+    found, link = await confirmed(monkeypatch, first, second)
+    assert found == durability.Confirmed([b"stored"], 1)
+    assert link.sent[1] == ["PEXPIRE", "WAITAOF", "HMGET", "INFO"]
+
+
+@pytest.mark.parametrize("synced", [[0, 1], [1, 0]])
+async def test_each_of_both_disks_must_have_it(monkeypatch: pytest.MonkeyPatch, synced: list[int]) -> None:
+    first, second = [b"stored", b"OK", 1, [b"1", b"1"], about()], [b"OK", synced, [b"1", b"1"], about()]
+    with pytest.raises(IndexError):  # it is asked a third time
+        await confirmed(monkeypatch, first, second)
 
 
 async def test_out_of_replicated_mode_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _ = await confirmed(monkeypatch, [b"stored", b"OK", 0, b"0", about(replicas=0)])
+    found, _ = await confirmed(monkeypatch, [b"stored", b"OK", 0, [b"0", None], about(replicas=0)])
     assert found == durability.Confirmed([b"stored"], 0)
 
 

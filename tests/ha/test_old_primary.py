@@ -1,0 +1,61 @@
+"""An old primary that nobody has told: it answers whoever still asks it, and does not know better."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from prorl_mq.process import redis_server
+from prorl_mq.process.ports import free_port
+from prorl_mq.store.server import primary
+from prorl_mq.store.server.connection import RedisClient, RedisSettings, ask, connect
+from tests.conftest import binaries
+
+pytestmark = [pytest.mark.anyio, pytest.mark.process]
+
+
+@contextlib.asynccontextmanager
+async def two(tmp_path: Path) -> AsyncIterator[RedisSettings]:
+    """A list of two servers that call themselves primary. The first one has the epoch 1, the second one none."""
+    ports = [free_port(), free_port()]
+    async with contextlib.AsyncExitStack() as stack:
+        for port in ports:
+            directory, [binary] = tmp_path / str(port), binaries().values()
+            process = redis_server.start(binary, directory, ["--port", str(port)])
+            stack.push_async_callback(asyncio.to_thread, redis_server.stop, process)
+            await redis_server.answering(RedisSettings(url=f"unix://{directory}/redis.sock"), process, directory)
+        await opened(ports[0], 1)
+        yield RedisSettings(url=",".join([f"redis://127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}/0"]))
+
+
+async def opened(port: int, number: int) -> None:
+    redis = connect(RedisSettings(url=f"redis://127.0.0.1:{port}"), connections=1)
+    await ask(redis, "HSET", "{prorl}:epoch", "number", number)
+    await redis.aclose()
+
+
+async def asked(redis: RedisClient) -> int:
+    """The number of the epoch on the server that a client asks."""
+    return int(await ask(redis, "HGET", "{prorl}:epoch", "number"))
+
+
+@pytest.mark.parametrize("wired", [True, False])
+@pytest.mark.parametrize("told", [True, False])
+async def test_who_only_reads_leaves_an_old_primary_when_another_client_has_found_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wired: bool, told: bool
+) -> None:
+    """Nothing that it is answered says that it is the wrong one. The control: a client that looks by itself alone."""
+    async with two(tmp_path) as settings, contextlib.AsyncExitStack() as stack:
+        reader, other = connect(settings, wired=wired), connect(settings)
+        stack.push_async_callback(reader.aclose)
+        stack.push_async_callback(other.aclose)
+        assert await asked(reader) == 1
+        await opened(int(settings.url.rpartition(":")[2].partition("/")[0]), 2)
+        assert await asked(reader) == 1, "its connection stands"
+        before = dict(primary._found)
+        assert await asked(other) == 2
+        if not told:
+            monkeypatch.setattr(primary, "_found", before)
+        assert await asked(reader) == (2 if told else 1)

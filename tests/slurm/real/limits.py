@@ -1,0 +1,110 @@
+"""Redis and API whose own jobs end by their time limit, again and again. Run by `make test-slurm`: it takes minutes."""
+
+import asyncio
+import itertools
+import shutil
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from prorl_mq.clock import monotonic
+from prorl_mq.store import pools
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, connect
+from prorl_mq.store.store import Store
+from tests.slurm.real.cluster import Cluster, Site, served
+from tests.slurm.real.test_deployment import supervisor
+from tests.slurm.real.work import expect_all, node_of, submitted, until_workers
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900), pytest.mark.xdist_group("slurm")]
+LIMIT = "2:00"
+TIMES = 2  # that each of both passes from one job to the next
+
+
+@pytest.fixture
+def limited(cluster: Cluster) -> Iterator[Site]:
+    """A deployment of the name that the others have, in another directory."""
+    shared = cluster.root.parent / "l"
+    shutil.rmtree(shared, ignore_errors=True)
+    shared.mkdir()
+    site = Site(cluster, shared)
+    site.server_time = LIMIT
+    try:
+        with served(site) as site:
+            yield site
+    finally:
+        site.prorl("cancel")
+        site.arrays = {}
+
+
+@pytest.fixture
+async def its_store(limited: Site) -> AsyncIterator[Store]:
+    settings = RedisSettings(rendezvous=limited.file("ingress"))
+    redis, waiting = connect(settings), connect(settings)
+    yield Store(redis, Keys(), name="trainer", outage_ms=60_000, waiting=waiting)
+    await redis.aclose()
+    await waiting.aclose()
+
+
+async def test_servers_are_followed_by_others_before_their_limit(limited: Site, its_store: Store) -> None:
+    """Work continues over two of each. Another deployment of the name keeps its own."""
+    site, store = limited, its_store
+    await pools.add(store, "default:policy", "http://127.0.0.1:1")
+    site.scale = {"every_s": 2}
+    site.start(init={"kind": "init"}, eval={"kind": "eval"}, run={"kind": "run"})
+    watch = await supervisor(site)
+    files = [site.file("worker"), site.file("trainer")]
+    seen = [{file.read_text()} for file in files]
+    waits, rounds = list[float](), 0
+    writing = asyncio.create_task(_writing(store, waits))
+    try:
+        await until_workers(store, 3)
+        while min(map(len, seen)) <= TIMES:
+            name = f"limits-{rounds}"
+            await submitted(store, name, groups=2, n=4, run_ms=500)
+            await expect_all(store, name, groups=2, attempts=None)
+            rounds += 1
+            for found, file in zip(seen, files, strict=True):
+                found.add(file.read_text())
+            await asyncio.sleep(2)
+    finally:
+        writing.cancel()
+        watch.terminate()
+        await watch.wait()
+    states = {name: list(site.cluster.states(site.job(name)).values()) for name in ("redis", "api")}
+    print(f"{rounds} runs over {states}; longest wait of a writer {max(waits):.1f} s")
+    assert not {"FAILED", "TIMEOUT"} & {state for each in states.values() for state in each}
+
+
+async def _writing(store: Store, waits: list[float]) -> None:
+    """One write after the other, and how long each has taken."""
+    for version in itertools.count(1):
+        began = monotonic()
+        await store.announce("p", version, "keep", "")
+        waits.append(monotonic() - began)
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_two_tasks_of_a_node_that_see_their_own_scratch_alone(
+    site: Site, store: Store, cluster: Cluster, shared: bool
+) -> None:
+    """As where Slurm gives each job a /tmp or a $SLURM_TMPDIR of its own: each task has a lane. The control: one that
+    both share.
+    """
+    where = "" if shared else "/job_$SLURM_JOB_ID"
+    line = f"export SLURM_TMPDIR={site.shared}/private{where}"
+    node = {"kind": "node", "cpus": 3, "count": 2, "sandbox": "bubblewrap", "setup": [line]}
+    site.scratch = "$SLURM_TMPDIR"
+    try:
+        site.start(pair={**node, "sbatch": ["--nodelist=n2"]}, eval={"kind": "eval", "sandbox": "bubblewrap"})
+        await until_workers(store, 5)
+        assert sorted(cluster.nodes_of(site.job("pair")).values()) == ["n2", "n2"]
+        name = f"private-{shared}"
+        await submitted(store, name, groups=6, n=4, box=1, run_ms=200)
+        records = await expect_all(store, name, groups=6)
+    finally:
+        site.scratch = f"{site.shared}/scratch"
+    assert all(sample.attempt == 0 for record in records for sample in record.samples)
+    rows = [line.split("\t") for record in records for text in record.timelines.values() for line in text.splitlines()]
+    assert len({node_of(row[4]) for row in rows if row[1] == "claim" and row[2] == "run"}) == (1 if shared else 2)

@@ -1,0 +1,88 @@
+"""Redis passes from one job to the next: the next one is there before the first one ends."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prorl_mq.schema import rendezvous
+from prorl_mq.store.server.connection import RedisClient, RedisSettings, ask, connect, patiently
+from tests.support.service import until
+from tests.support.world import ROOT
+
+pytestmark = [pytest.mark.anyio, pytest.mark.process, pytest.mark.timeout(120)]
+
+
+async def started(tmp_path: Path, job: str, path: str) -> asyncio.subprocess.Process:
+    """A Redis task of the deployment, as job `job` of Slurm, on a node of its own."""
+    argv = [sys.executable, "-m", "slurm.redis_task", "--shared", str(tmp_path / "shared"), "--interface", "lo"]
+    state = tmp_path / "scratch" / ("long-" * 25) / job
+    state.mkdir(parents=True)
+    env = {**os.environ, "PRORL_STATE": str(state), "SLURM_JOB_ID": job, "PATH": path}
+    return await asyncio.create_subprocess_exec(*argv, env=env, cwd=ROOT, stderr=asyncio.subprocess.PIPE)
+
+
+def squeue(tmp_path: Path, state: str) -> str:
+    """A PATH on which Slurm says this of any job."""
+    program = tmp_path / "bin" / "squeue"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/sh\necho {state}\n")
+    program.chmod(0o755)
+    return f"{program.parent}:{os.environ['PATH']}"
+
+
+async def test_the_next_job_takes_over_what_the_first_one_had_when_that_one_ends(tmp_path: Path) -> None:
+    """Where the node's scratch is too long for a socket, too."""
+    file, path = tmp_path / "shared" / "rendezvous" / "ingress.json", squeue(tmp_path, "COMPLETED")
+    first = await started(tmp_path, "1", path)
+    await until(lambda: _is(file.exists), within_s=60)
+    settings = RedisSettings(rendezvous=file)
+    redis = connect(settings, connections=1)
+    await asked(redis, "SET", "{prorl}:kept", "1")
+    before = file.read_text()
+    second = await started(tmp_path, "2", path)
+    assert second.stderr is not None
+    async with asyncio.timeout(60):
+        assert b"this one starts when that one has ended" in await second.stderr.readline()
+    assert await asked(redis, "GET", "{prorl}:kept") == b"1"
+    first.send_signal(signal.SIGTERM)
+    await until(lambda: _is(lambda: file.read_text() != before), within_s=60)
+    rendezvous.read(file)
+    again = connect(settings, connections=1)
+    assert await asked(again, "GET", "{prorl}:kept") == b"1"
+    second.send_signal(signal.SIGTERM)
+    for client in (redis, again):
+        await client.aclose()
+    assert await first.wait() == await second.wait() == 0
+
+
+@pytest.mark.parametrize(("state", "waits"), [("RUNNING", True), ("COMPLETED", False)])
+async def test_a_job_that_slurm_sees_running_keeps_its_data_where_locks_do_not_reach(
+    tmp_path: Path, state: str, waits: bool
+) -> None:
+    """Two servers on one append-only file would destroy it."""
+    data = tmp_path / "shared" / "redis"
+    data.mkdir(parents=True)
+    (data / "job").write_text("1")
+    second = await started(tmp_path, "2", squeue(tmp_path, state))
+    assert second.stderr is not None
+    async with asyncio.timeout(60):
+        said = await second.stderr.readline()
+    second.send_signal(signal.SIGTERM)
+    assert (b"this one starts when that one has ended" in said) is waits
+    assert (b"Redis listens" in said) is not waits
+    assert await second.wait() == 0
+
+
+async def asked(redis: RedisClient, *command: str) -> Any:
+    """The file is there a moment before the port is open."""
+    return await patiently(lambda: ask(redis, *command), outage_ms=30_000)
+
+
+async def _is(seen: Callable[[], bool]) -> bool:
+    return seen()
