@@ -215,6 +215,25 @@ def test_the_command_serves_the_page_on_loopback_until_it_is_interrupted(samples
     assert process.wait(timeout=30) == 0
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("command", ["view", "doctor"])
+def test_a_folder_of_the_users_own_is_not_taken_for_the_service(samples: Path, tmp_path: Path, command: str) -> None:
+    """Their `api`, `workers` or `sandbox` ran instead of ours: whoever left a folder of samples chose what runs."""
+    for name in ("api", "workers", "sandbox"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        (tmp_path / "own" / name / "__init__.py").write_text("raise SystemExit('it was run')")
+    program = str(Path(sys.executable).parent / "prorl-mq")
+    words = {"view": [str(samples), "--bundle", str(tmp_path / "out")], "doctor": ["--state-dir", str(tmp_path)]}[
+        command
+    ]
+    about: Any = {"cwd": tmp_path / "own", "env": {"PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True}
+    ended = subprocess.run([program, command, *words], check=False, **about)
+    assert "it was run" not in ended.stdout + ended.stderr
+    assert command != "view" or (ended.returncode, ended.stderr) == (0, "")
+    control = subprocess.run([sys.executable, "-m", "api.viewing"], check=False, **about)
+    assert "it was run" in control.stderr
+
+
 def test_the_archive_is_listed_pruned_and_exported_by_command(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
