@@ -46,7 +46,7 @@ async def serve(given: argparse.Namespace) -> int:
     address = address_of(given.interface)
 
     def program(port: int) -> Program:
-        argv = [sys.executable, "-m", "api", "--host", address, "--port", str(port), "--tokens", str(file)]
+        argv = [sys.executable, "-P", "-m", "api", "--host", address, "--port", str(port), "--tokens", str(file)]
         return Program(name="api", argv=argv, env={"PRORL_RENDEZVOUS": str(role_file(place, "ingress"))})
 
     async def announce(url: str) -> None:

@@ -78,7 +78,7 @@ def programs(given: argparse.Namespace) -> list[Program]:
     made = []
     for stage in STAGES[given.kind]:
         beside_run = given.kind is TaskKind.NODE and stage == "init"
-        argv = [sys.executable, "-m", "workers", "--stage", stage, "--slots", str(given.slots)]
+        argv = [sys.executable, "-P", "-m", "workers", "--stage", stage, "--slots", str(given.slots)]
         argv += ["--sandbox", given.sandbox]
         argv += ["--grace-ms", str(round(1000 * (INIT_GRACE_S if beside_run else given.grace_s)))]
         if given.idle_exit_s is not None and not beside_run:
@@ -94,7 +94,7 @@ def keepers(given: argparse.Namespace) -> list[Program]:
     """The node's sandbox keeper; where another task has started one already, this one waits to take its place."""
     if given.sandbox == "none" or given.kind is not TaskKind.NODE:
         return []
-    argv = [sys.executable, "-m", "workers.node.keeper", "--sandbox", given.sandbox]
+    argv = [sys.executable, "-P", "-m", "workers.node.keeper", "--sandbox", given.sandbox]
     env = {"PRORL_RENDEZVOUS": str(role_file(given.rendezvous, "worker"))}
     return [Program(name="sandbox keeper", argv=argv, env=env)]
 
@@ -106,7 +106,7 @@ async def serve(given: argparse.Namespace, workers: Sequence[Program]) -> int:
         crew = Crew(workers, grace_s=given.grace_s + 10, beside=keepers(given), state_dir=state_dir)
         code = await crew.run(stopping)
         if given.sandbox != "none":
-            leave = [sys.executable, "-m", "workers.node.leaving", "--within-s", str(LEAVE_S)]
+            leave = [sys.executable, "-P", "-m", "workers.node.leaving", "--within-s", str(LEAVE_S)]
             process = await asyncio.create_subprocess_exec(*leave, env={**os.environ, **workers[0].env})
             await process.wait()
     return code

@@ -6,6 +6,7 @@ import { h } from "./dom.js";
 import { whole } from "./format.js";
 import { MOST, code, isDiff, markdown } from "./markdown.js";
 
+const MOST_SHOWN = 500_000; // characters that are laid out; a browser takes minutes for some millions
 const FOLDED = 16; // lines of a result that are shown at first
 const DEEPEST = 32; // levels of an argument that are indented
 const RAW = "prorl-raw";
@@ -26,8 +27,9 @@ export function rawButton(place) {
 export function text(part, more, kind = "message") {
   let now = part.text;
   let open = false;
+  let cut = false;
   const place = h("div", { class: "block" });
-  const paint = () => place.replaceChildren(...[shown(now, kind, open)].flat(), ...fold());
+  const paint = () => place.replaceChildren(...[shown(now, kind, open)].flat(), ...fold(), ...(cut ? [h("p", { class: "fine" }, `the first ${whole(now.length)} of ${whole(part.characters)} characters; the trajectory as JSON has all`)] : []));
   const fold = () => {
     const lines = kind === "result" && !isRaw() ? count(now) : 0;
     if (lines <= FOLDED) return [];
@@ -42,7 +44,9 @@ export function text(part, more, kind = "message") {
   const button = h("button", { type: "button", onclick: async () => {
     button.disabled = true;
     try {
-      now = await more();
+      const all = await more();
+      now = all.slice(0, MOST_SHOWN);
+      cut = now.length < all.length;
       open = true;
       paint();
       button.remove();
@@ -59,7 +63,7 @@ const count = (lines) => lines.trimEnd().split("\n").length;
 // Whatever a reader does not bear, such as a thousand quotes in one another, is shown as it was written.
 function shown(now, kind, open) {
   if (!now) return h("pre", { class: "text" }, "(nothing)");
-  if (isRaw()) return h("pre", { class: "text" }, now);
+  if (isRaw()) return h("pre", { class: "text" }, document.createTextNode(now));
   try {
     return read(now, kind, open);
   } catch {

@@ -8,9 +8,14 @@ export function h(tag, attributes, ...children) {
     else if (name === "style") for (const [key, text] of Object.entries(value)) made.style.setProperty(key, text);
     else made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false));
+  made.append(...children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false).map((each) => (typeof each === "string" ? visible(each) : each)));
   return made;
 }
+
+// Characters that reorder what follows them, or that nobody sees and a model reads, are shown by their numbers. A text
+// node that is handed over as one stays what it is.
+const HIDDEN = /[\u202a-\u202e\u2066-\u2069\u{e0000}-\u{e007f}]/gu;
+export const visible = (text) => text.replace(HIDDEN, (one) => `⟨U+${one.codePointAt(0).toString(16).toUpperCase()}⟩`);
 
 // Makes `parent` look like `wanted` and keeps the elements that are there already, and so focus, selection and scroll.
 // Listeners stay those of the first rendering: what is rendered again has links, and no buttons of its own.

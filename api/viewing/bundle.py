@@ -5,6 +5,7 @@ themselves over: what is listed at once, what belongs to a job when its page is 
 """
 
 import contextlib
+import logging
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -17,10 +18,12 @@ import msgspec
 from api.ui import page
 from api.viewing.answers import FileAnswers
 from api.viewing.sources import Source
+from prorl_mq.archive.table import ArchiveDamaged
 from prorl_mq.errors import ConfigurationError, NotFound
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.service.trajectory_pages import CUT, Outline
 
+log = logging.getLogger("prorl_mq.viewing")
 # As the page asks (`ui/pages`): groups of a list and of a section, turns of a page and side by side, tokens.
 GROUPS: Final = 100
 SECTION: Final = 50
@@ -43,16 +46,17 @@ def bundle(source: Source, out: Path) -> str:
     part = out.with_name(f".{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        jobs = _write(source, part)
+        jobs, damaged = _write(source, part)
         part.replace(out)
     except OSError as error:
         raise ConfigurationError(f"{out} cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return f"the page with {jobs} trajectories is {out / 'index.html'}: open it, or publish the directory"
+    less = f" without {damaged} group{'s' * (damaged > 1)} that cannot be read" if damaged else ""
+    return f"the page with {jobs} trajectories{less} is {out / 'index.html'}: open it, or publish the directory"
 
 
-def _write(source: Source, part: Path) -> int:
+def _write(source: Source, part: Path) -> tuple[int, int]:
     (part / "data").mkdir(parents=True)
     (part / "vendor").mkdir()
     for name in ("style.css", "icon.svg", "vendor/uplot.css", "vendor/licences.txt"):
@@ -67,10 +71,16 @@ def _write(source: Source, part: Path) -> int:
     return _data(FileAnswers(source), part / "data")
 
 
-def _data(answers: FileAnswers, data: Path) -> int:
-    lists, places = dict[str, Any](), dict[str, str]()
+def _data(answers: FileAnswers, data: Path) -> tuple[int, int]:
+    """Numbers of trajectories, and of groups that were left out: a damaged one hides no other."""
+    lists, places, damaged = dict[str, Any](), dict[str, str](), 0
     for group in _lists(answers, lists):
-        view = _asked(answers, lists, f"groups/{group}")
+        try:
+            view = _asked(answers, lists, f"groups/{group}")
+        except (ArchiveDamaged, NotFound) as error:
+            log.warning("%s; the group is not in the bundle", error)
+            damaged += 1
+            continue
         for sample in view.samples:
             found = dict[str, Any]()
             _asked(answers, found, f"jobs/{sample.job_id}/timeline")
@@ -80,7 +90,7 @@ def _data(answers: FileAnswers, data: Path) -> int:
             places[sample.job_id] = f"data/{len(places)}.js"
             (data / f"{len(places) - 1}.js").write_bytes(_handed("answers", found))
     (data / "lists.js").write_bytes(_handed("answers", lists) + _handed("places", places))
-    return len(places)
+    return len(places), damaged
 
 
 def _handed(what: str, data: Mapping[str, Any]) -> bytes:

@@ -16,7 +16,8 @@ from api.problems import Problem
 from api.ui import page
 from api.viewing.answers import FileAnswers
 from api.viewing.sources import Source
-from prorl_mq.errors import ProrlError
+from prorl_mq.archive.table import ArchiveDamaged
+from prorl_mq.errors import ConfigurationError, ProrlError
 
 MARK = b'<meta name="prorl-view" content="files">\n</head>'  # tells the page that there is no service behind it
 
@@ -32,6 +33,12 @@ def viewer(source: Source) -> Starlette:
                 made = await asyncio.to_thread(answers.answer, parts, request.query_params)
             except ValueError as error:
                 raise Problem(422, str(error)) from None
+            except (ArchiveDamaged, ConfigurationError) as error:
+                raise Problem(503, str(error)) from None
+            except OSError as error:
+                raise Problem(
+                    503, f"{error.filename or 'the file'} cannot be read: {error.strerror or error}"
+                ) from None
         return Response(msgspec.json.encode(made), media_type="application/json")
 
     async def index(_: Request) -> Response:

@@ -1,5 +1,6 @@
 """Sources that the page can be opened on: a file of samples or of exported rows, or the directory of an archive."""
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,15 +11,17 @@ import msgspec
 from msgspec.structs import asdict
 
 from api.viewing.exported import ExportedRow, whole_group
-from prorl_mq.archive.shelf import Shelf
-from prorl_mq.archive.table import FOOTER, WholeGroup
+from prorl_mq.archive.shelf import Shelf, tell
+from prorl_mq.archive.table import FOOTER, ArchiveDamaged, WholeGroup
 from prorl_mq.converters.arrow import arrow
 from prorl_mq.converters.table import Sample
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.rules.group_views import GroupPage, GroupSummary, closed_summary
 from prorl_mq.rules.rewards import advantages, counting, statistics
+from prorl_mq.schema.forms import NAME, WORDS
 from prorl_mq.schema.messages import GroupRecord, SampleRecord, Verdict
 
+log = logging.getLogger("prorl_mq.viewing")
 _SEGMENTS: Final = re.compile(rb'"segments"\s*:\s*\[')
 KINDS: Final = "a file that `submit`, `demo` or `export` wrote (.jsonl, .parquet), or the directory of an archive"
 
@@ -74,6 +77,9 @@ class FileSource:
         self._summaries: dict[tuple[str, str], GroupSummary] = {}
         names = _parquet_names(path) if path.suffix == ".parquet" else self._names()
         for number, place, run, group in names:
+            for name in (run, group):
+                if not isinstance(name, str) or not re.fullmatch(NAME, name):
+                    raise ConfigurationError(f"{path}:{number}: {name!r} is no name of a run or a group: {WORDS[NAME]}")
             self._lines.setdefault((run, group), []).append((number, place))
 
     def runs(self) -> Sequence[ViewedRun]:
@@ -86,8 +92,11 @@ class FileSource:
         mine = [key for key in self._lines if key[0] == run]
         found, at = list[GroupSummary](), int(after.partition("-")[0])
         while at < len(mine) and len(found) < limit:
-            summary = self._summary(mine[at])
-            found += [summary] if batch in {None, summary.batch_id} else []
+            try:
+                summary = self._summary(mine[at])
+                found += [summary] if batch in {None, summary.batch_id} else []
+            except ArchiveDamaged as error:
+                tell(str(error))
             at += 1
         return GroupPage(groups=found, next=str(at) if at < len(mine) else None)
 
@@ -100,6 +109,16 @@ class FileSource:
         return self._read((run, group)) if (run, group) in self._lines else None
 
     def _read(self, key: tuple[str, str]) -> WholeGroup:
+        """Raises `ArchiveDamaged` for lines that cannot be what has written them says."""
+        try:
+            kept = self._made(key)
+            _expect_whole(kept, ":".join(key))
+        except (OSError, LookupError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            where = f"{self._path}:{self._lines[key][0][0]}"
+            raise ArchiveDamaged(f"{where}: group {key[1]!r} cannot be read: {error!r}") from error
+        return kept
+
+    def _made(self, key: tuple[str, str]) -> WholeGroup:
         if self._path.suffix == ".parquet":
             return whole_group(_parquet_rows(self._path, [place for _, place in self._lines[key]]))
         with self._path.open("rb") as file:
@@ -115,7 +134,12 @@ class FileSource:
         place = 0
         with self._path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                if line.strip():
+                whole = line.endswith(b"\n") or _is_whole(line)
+                if not whole and number > 1:
+                    log.warning(
+                        "%s:%d is left out: whoever writes the file has not finished that line", self._path, number
+                    )
+                elif line.strip():
                     kind = ExportedRow if _is_row(line) else _Line
                     named: Any = _decoded(self._path, number, line, kind)
                     yield number, place, named.run_id, named.group_id
@@ -165,6 +189,24 @@ def _of_samples(lines: Sequence[tuple[int, bytes]], path: Path) -> WholeGroup:
     return WholeGroup(record, {each.job_id: each.trajectory for each in samples if each.trajectory})
 
 
+def _is_whole(line: bytes) -> bool:
+    """False for a line that ends too early, as the last one of a file that is being written does."""
+    try:
+        msgspec.json.decode(line, type=msgspec.Raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return "truncated" not in str(error)
+    return True
+
+
+def _expect_whole(kept: WholeGroup, group: str) -> None:
+    for sample in kept.record.samples:
+        if sample.job_id.rpartition(":")[0] != group:
+            raise ValueError(f"job {sample.job_id!r} is none of it")
+    for trajectory in kept.trajectories.values():
+        if any(not 0 <= turn.segment < len(trajectory.segments) for turn in trajectory.turns):
+            raise ValueError("a turn is of a segment that is not there")
+
+
 def _is_row(line: bytes) -> bool:
     """True for a row of an export, where a sample has a trajectory with a list of segments, or none."""
     return b'"prompt_ids"' in line and _SEGMENTS.search(line) is None
@@ -173,7 +215,7 @@ def _is_row(line: bytes) -> bool:
 def _decoded(path: Path, number: int, line: bytes, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(line, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigurationError(
             f"{path}:{number} is neither a sample that `prorl-mq submit` wrote nor an exported row: {error}"
         ) from None
@@ -208,6 +250,14 @@ def source_of(path: Path) -> Source:
     return source
 
 
+def _is_archived(file: Path) -> bool:
+    _, parquet = arrow()
+    try:
+        return FOOTER in (parquet.read_metadata(file).metadata or {})
+    except (OSError, ValueError):
+        return False
+
+
 def _archive(path: Path) -> Source:
     """An archive, or a part of one: the folder of a namespace, of a tenant, or of a run."""
     runs = sorted({file.parent for file in path.rglob("*.parquet") if file.stem.isdecimal()})
@@ -217,14 +267,8 @@ def _archive(path: Path) -> Source:
     if len(tenants) > 1:
         names = ", ".join(str(each) for each in tenants[:4])
         raise ConfigurationError(f"{path} holds the archives of {len(tenants)} tenants: give one of them, {names}")
-    _, parquet = arrow()
-    first = min(runs[0].glob("*.parquet"))
-    try:
-        known = FOOTER in (parquet.read_metadata(first).metadata or {})
-    except (OSError, ValueError):
-        known = False
-    if not known:
-        raise ConfigurationError(f"{first} is no file of an archive: give {KINDS}")
+    if not any(_is_archived(file) for run in runs for file in sorted(run.glob("*.parquet"))):
+        raise ConfigurationError(f"{path} has no file of an archive that can be read: give {KINDS}")
     tenant = tenants[0].absolute()
     only = unquote(runs[0].name) if path.absolute() == runs[0].absolute() else None
     return ArchiveSource(Shelf(tenant.parent.parent, unquote(tenant.parent.name)), unquote(tenant.name), only)

@@ -5,6 +5,7 @@ A damaged file hides its own groups and no others.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -111,4 +112,10 @@ class Shelf:
             except FileNotFoundError:
                 continue
             except ArchiveDamaged as error:
-                log.warning("%s; its groups are left out", error)
+                tell(str(error))
+
+
+@lru_cache(maxsize=table.FOOTERS)
+def tell(fault: str) -> None:
+    """Says once what is left out of lists: a search passes the same file for each of its groups."""
+    log.warning("%s; what it holds is left out", fault)

@@ -186,7 +186,7 @@ async def _module(*words: str, env: Mapping[str, str] | None = None) -> tuple[in
     """Runs a module of the service, which the command line may not import; at least one line of what it said."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", *words),
+        *("-P", "-m", *words),
         env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -129,7 +129,7 @@ async def sandboxes(state_dir: Path) -> list[str]:
     """Of the keepers on this machine, as they say themselves."""
     if not (state_dir / "keepers").is_dir():
         return []
-    argv = (sys.executable, "-m", "sandbox", "keepers", "--state-dir", str(state_dir))
+    argv = (sys.executable, "-P", "-m", "sandbox", "keepers", "--state-dir", str(state_dir))
     process = await asyncio.create_subprocess_exec(*argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     said, _ = await process.communicate()
     rows = []

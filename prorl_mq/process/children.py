@@ -40,7 +40,7 @@ class Guard:
 
     def __init__(self, swept: Path | None, *, shared: bool = False) -> None:
         self._shared = shared
-        argv = [sys.executable, "-m", "prorl_mq.process.guard"]
+        argv = [sys.executable, "-P", "-m", "prorl_mq.process.guard"]
         argv += [str(swept), *(["shared"] if shared else [])] if swept else []
         self._process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, bufsize=0

@@ -54,7 +54,9 @@ def main() -> None:
     if state_dir and not (shared and told.farewell):
         made = ["sandbox.lifetime.sweep", *state_dir, *map(str, told.started)]
         sweep = made if shared else ["sandbox", "sweep", "--state-dir", *state_dir]
-        subprocess.run([sys.executable, "-m", *sweep], check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-P", "-m", *sweep], check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
 
 
 if __name__ == "__main__":

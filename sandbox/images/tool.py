@@ -14,7 +14,7 @@ WORDS_BYTES = 4000
 
 async def call(words: Sequence[str], command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """The program's output; `command` starts Apptainer. Raises `SandboxError` with its last words if it failed."""
-    argv = [sys.executable, "-m", "sandbox.images.spython_program", *words, "--", *command]
+    argv = [sys.executable, "-P", "-m", "sandbox.images.spython_program", *words, "--", *command]
     process = await asyncio.create_subprocess_exec(
         *argv, env={**os.environ, **(environment or {})}, start_new_session=True,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

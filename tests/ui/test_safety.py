@@ -1,10 +1,11 @@
 """The page shows what agents wrote, and agents write what they like: nothing of it is ever more than text."""
 
+import json
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.ui.conftest import PATIENCE_MS, Opened, shown
 from tests.ui.stand import Stand, call, scene, tale
@@ -29,6 +30,21 @@ def test_what_agents_and_trainers_write_is_shown_as_text(stand: Stand, opened: O
     assert "broken in" not in page.title()
 
 
+def test_what_reorders_texts_or_hides_in_them_is_seen(stand: Stand, opened: Opened) -> None:
+    hidden = "a \u202e)dehcaer ton( \u2066b\U000e0041"
+    told = "a ⟨U+202E⟩)dehcaer ton( ⟨U+2066⟩b⟨U+E0041⟩"
+    scripts = [scene(hidden, call("read", json.dumps({"path": hidden}), f"\x1b[31m{hidden}\x1b[0m\n```{hidden}```"))]
+    stand.submit("hidden", "first", [("hidden", tale(scripts))], n=1)
+    stand.closed("hidden", 1)
+    page = opened("trajectories/hidden:first-0:0/0")
+    turn = page.get_by_role("article").first
+    for place in (".text", ".arguments dd", ".block pre"):
+        expect(turn.locator(place).first).to_contain_text(told)
+    assert hidden not in page.evaluate("document.body.textContent")
+    page.get_by_role("button", name="Raw texts").click()
+    assert hidden in page.evaluate("document.body.textContent")
+
+
 def test_texts_that_readers_do_not_bear_are_shown_as_they_were_written(stand: Stand, opened: Opened) -> None:
     """Each of these ended the whole page, or held the browser up for minutes."""
     deep = f'{{"a": {"[" * 1_900}{"]" * 1_900}}}'
@@ -49,6 +65,23 @@ def test_texts_that_readers_do_not_bear_are_shown_as_they_were_written(stand: St
     last.get_by_role("button", name="Show all 190,013 characters").click()
     expect(last.locator(".ansi")).to_have_count(0)
     expect(last.get_by_text("its end")).to_be_visible()
+
+
+def test_of_a_text_that_is_too_long_to_lay_out_the_beginning_is_shown(stand: Stand, opened: Opened) -> None:
+    """A log of ten million characters held the browser up for fifty seconds."""
+    stand.submit("longest", "first", [("long", tale([scene("y" * 30_000)]))], n=1)
+    stand.closed("longest", 1)
+    page = opened("trajectories/longest:first-0:0/0")
+
+    def longer(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, body=answer.text().replace("y" * 30_000, "y" * 600_000))
+
+    page.route("**/turns?*full=true*", longer)
+    page.get_by_role("button", name="Show all 30,000 characters").click()
+    turn = page.get_by_role("article").first
+    expect(turn).to_contain_text("the first 500,000 of")
+    assert page.evaluate("document.querySelector('article .block').textContent.length") < 501_000
 
 
 def test_every_file_of_the_page_forbids_what_is_not_its_own(stand: Stand) -> None:

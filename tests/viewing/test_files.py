@@ -1,8 +1,10 @@
 """The page's answers over files are those that the service would give; what is no such file is named by its line."""
 
+import asyncio
 import json
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,13 +16,20 @@ import msgspec
 import pytest
 
 from api.viewing.answers import FileAnswers
+from api.viewing.bundle import bundle
+from api.viewing.server import viewer
 from api.viewing.sources import source_of
+from prorl_mq.archive import table
+from prorl_mq.archive.folder import Keeping
 from prorl_mq.archive.shelf import Shelf
+from prorl_mq.archive.table import ArchiveDamaged
 from prorl_mq.cli import main
 from prorl_mq.cli.export import written
 from prorl_mq.cli.kept.archive import exported
+from prorl_mq.duties.archiving.writer import GroupWriter
 from prorl_mq.errors import ConfigurationError, NotFound
-from tests.viewing.conftest import GROUPS
+from prorl_mq.schema.ids import run_ref
+from tests.viewing.conftest import GROUPS, group
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,6 +86,91 @@ def test_a_line_that_is_no_sample_is_named(samples: Path) -> None:
             source_of(samples)
 
 
+def test_a_last_line_that_is_still_being_written_is_left_out(samples: Path) -> None:
+    whole = samples.read_text()
+    samples.write_text(whole[:-40])
+    assert [each["job_id"] for each in asked(samples, "groups/r:g2")["samples"]] == ["r:g2:0"]
+    samples.write_text(whole[:-40] + "\n")  # whoever ended that line has written something else
+    with pytest.raises(ConfigurationError, match=r"out\.jsonl:6 is neither"):
+        source_of(samples)
+
+
+@pytest.mark.parametrize(
+    ("field", "odd"), [("run_id", "../../x"), ("run_id", ""), ("group_id", "a/b"), ("group_id", "a:b")]
+)
+def test_a_name_that_no_address_can_have_is_refused_with_its_line(samples: Path, field: str, odd: str) -> None:
+    lines = samples.read_text().splitlines()
+    samples.write_text("\n".join([lines[0], json.dumps(json.loads(lines[1]) | {field: odd}), *lines[2:]]))
+    with pytest.raises(ConfigurationError, match=r"out\.jsonl:2: .* is no name of a run or a group"):
+        source_of(samples)
+
+
+def changed(path: Path, number: int, **fields: Any) -> None:
+    lines = path.read_text().splitlines()
+    lines[number] = json.dumps(json.loads(lines[number]) | fields)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_a_group_that_cannot_be_made_hides_no_other(
+    samples: Path, archive: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A list, a bundle: each ended for all groups, the latter with a traceback."""
+    _, rows, _, _, _ = forms(samples, archive)
+    whole = json.loads(samples.read_text().splitlines()[2])["trajectory"]
+    for path, odd in (
+        (samples, {"trajectory": whole | {"segments": []}}),
+        (samples, {"job_id": "elsewhere"}),
+        (rows, {"reward_parts": "{"}),
+        (rows, {"messages": [{"role": "assistant", "content": "", "tool_calls": "[{}]", "reasoning": ""}]}),
+    ):
+        before = path.read_bytes()
+        changed(path, next(at for at, line in enumerate(before.splitlines()) if b'"r:g1:0"' in line), **odd)
+        caplog.clear()
+        found = asked(path, "runs/r/groups")["groups"]
+        assert [each["group_id"] for each in found if each["group_id"] != "g1"] == ["g0", "g2"], odd
+        if len(found) == 2:  # a message that no turn shows is none's fault
+            assert f"{path.name}:" in caplog.text
+            with pytest.raises(ArchiveDamaged, match="group 'g1' cannot be read"):
+                asked(path, "groups/r:g1")
+        bundle(source_of(path), tmp_path / "made")
+        shutil.rmtree(tmp_path / "made")
+        path.write_bytes(before)
+
+
+@pytest.mark.anyio
+async def test_what_cannot_be_read_any_more_is_named_on_the_page(samples: Path) -> None:
+    transport = httpx.ASGITransport(viewer(source_of(samples)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:80") as client:
+        changed(samples, 0, job_id="elsewhere")
+        damaged = await client.get("/v1/groups/r:g0")
+        await asyncio.to_thread(samples.unlink)
+        gone = await client.get("/v1/groups/r:g1")
+    assert (damaged.status_code, gone.status_code) == (503, 503)
+    assert "out.jsonl:2 is neither a sample" in damaged.json()["detail"]  # lines lie elsewhere now
+    assert f"{samples.name}:3: group 'g1' cannot be read: FileNotFoundError" in gone.json()["detail"]
+
+
+def test_a_damaged_file_of_an_archive_hides_its_own_groups_alone(archive: Path, tmp_path: Path) -> None:
+    writer = GroupWriter(Shelf(archive, "prorl"))
+    writer.write(run_ref("default", "r"), [group("g3")], Keeping(days=30, bytes=1 << 30), now_ms=2, data="mark")
+    first, second = sorted((archive / "prorl" / "default" / "r").glob("*.parquet"))
+    whole = first.read_bytes()
+    first.write_bytes(whole[:200])
+    table.footer.cache_clear()
+    assert [each["group_id"] for each in asked(archive, "runs/r/groups")["groups"]] == ["g3"]
+    first.write_bytes(whole)
+    table.footer.cache_clear()
+    assert len(asked(archive, "runs/r/groups")["groups"]) == 4
+    data = bytearray(second.read_bytes())
+    data[4:600] = bytes(596)  # the footer, and with it the list, stays
+    second.write_bytes(data)
+    assert "6 trajectories without 1 group that" in bundle(source_of(archive), tmp_path / "made")
+    first.unlink()
+    second.write_bytes(data[:100])
+    with pytest.raises(ConfigurationError, match="no file of an archive that can be read"):
+        source_of(archive)
+
+
 def test_what_is_nothing_of_ours_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "odd.parquet").write_bytes(b"PAR1 not")
@@ -119,6 +213,25 @@ def test_the_command_serves_the_page_on_loopback_until_it_is_interrupted(samples
     finally:
         process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", ["view", "doctor"])
+def test_a_folder_of_the_users_own_is_not_taken_for_the_service(samples: Path, tmp_path: Path, command: str) -> None:
+    """Their `api`, `workers` or `sandbox` ran instead of ours: whoever left a folder of samples chose what runs."""
+    for name in ("api", "workers", "sandbox"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        (tmp_path / "own" / name / "__init__.py").write_text("raise SystemExit('it was run')")
+    program = str(Path(sys.executable).parent / "prorl-mq")
+    words = {"view": [str(samples), "--bundle", str(tmp_path / "out")], "doctor": ["--state-dir", str(tmp_path)]}[
+        command
+    ]
+    about: Any = {"cwd": tmp_path / "own", "env": {"PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True}
+    ended = subprocess.run([program, command, *words], check=False, **about)
+    assert "it was run" not in ended.stdout + ended.stderr
+    assert command != "view" or (ended.returncode, ended.stderr) == (0, "")
+    control = subprocess.run([sys.executable, "-m", "api.viewing"], check=False, **about)
+    assert "it was run" in control.stderr
 
 
 def test_the_archive_is_listed_pruned_and_exported_by_command(

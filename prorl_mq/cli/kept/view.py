@@ -19,5 +19,5 @@ async def run(given: argparse.Namespace) -> int:
     path = given.path
     if not await asyncio.to_thread(path.exists):
         raise ConfigurationError(f"{path} is not there: give a file of samples, or the directory of an archive")
-    argv = [sys.executable, "-m", "api.viewing", str(path), str(given.port)]
+    argv = [sys.executable, "-P", "-m", "api.viewing", str(path), str(given.port)]
     os.execv(sys.executable, [*argv, *([str(given.bundle)] if given.bundle else [])])  # noqa: S606 - it becomes that

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import os
-import sys
 from pathlib import Path
 
 import msgspec
@@ -31,8 +30,7 @@ async def run(given: argparse.Namespace) -> int:
     redis = redis_of(given)
     action = "rows" if given.json else given.action
     argv = [
-        sys.executable,
-        "-m",
+        *programs.MODULE,
         "workers.images",
         action,
         *names,

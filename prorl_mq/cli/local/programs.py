@@ -16,7 +16,8 @@ from prorl_mq.settings import REDIS
 from prorl_mq.shipped import shipped
 from prorl_mq.store.server.connection import RedisSettings
 
-PYTHON = sys.executable
+# Where a service is started there may be a folder of the name of `api`: -P keeps Python from finding that first.
+MODULE = (sys.executable, "-P", "-m")
 
 
 def logs(settings: ServiceSettings) -> Path:
@@ -30,7 +31,7 @@ def api(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
 
 
 def _api(settings: ServiceSettings, redis: RedisSettings, port: int) -> Program:
-    argv = [PYTHON, "-m", "api", "--namespace", redis.namespace, "--port", str(port)]
+    argv = [*MODULE, "api", "--namespace", redis.namespace, "--port", str(port)]
     argv += ["--tokens", str(settings.tokens)] if settings.tokens else ["--state-dir", str(settings.state_dir)]
     argv += ["--open"] if settings.open else []
     mode = {"PRORL_DURABILITY": "replicated"} if settings.replicas else {}
@@ -60,7 +61,7 @@ def compat(settings: ServiceSettings, redis: RedisSettings, port: int) -> Progra
 def workers(settings: ServiceSettings, redis: RedisSettings) -> Iterator[Program]:
     """One program for each worker process."""
     for stage, count in settings.processes.items():
-        argv = [PYTHON, "-m", "workers", "--stage", stage.value, "--slots", str(settings.slots)]
+        argv = [*MODULE, "workers", "--stage", stage.value, "--slots", str(settings.slots)]
         argv += ["--namespace", redis.namespace, "--sandbox", settings.sandbox]
         argv += ["--state-dir", str(settings.state_dir), "--grace-ms", str(int(settings.grace_s * 1000))]
         if settings.tokenizer is not None:
@@ -81,14 +82,14 @@ def keeper(settings: ServiceSettings, redis: RedisSettings) -> Program | None:
     """None where there are no sandboxes to keep."""
     if settings.sandbox == "none":
         return None
-    argv = [PYTHON, "-m", "workers.node.keeper", "--namespace", redis.namespace]
+    argv = [*MODULE, "workers.node.keeper", "--namespace", redis.namespace]
     argv += ["--sandbox", settings.sandbox, "--state-dir", str(settings.state_dir)]
     return Program(name="keeper", argv=argv, log=logs(settings) / "keeper.log", env=credentials(redis))
 
 
 def dashboard(logs: Path, redis: RedisSettings, *, port: int, database: int, token: str) -> list[Program]:
     """The projector, and the page on `port`."""
-    argv = [PYTHON, "-m", "prorl_mq.dashboard", "--namespace", redis.namespace]
+    argv = [*MODULE, "prorl_mq.dashboard", "--namespace", redis.namespace]
     argv += ["--database", str(database)]
     secret = {**credentials(redis), "PRORL_DASHBOARD_TOKEN": token}
     return [
@@ -105,7 +106,7 @@ def vllm(settings: ServiceSettings, model: Path, port: int) -> Program:
 
 def choose(settings: ServiceSettings) -> list[str]:
     """Prints the kind of sandbox that works here, then why."""
-    return [PYTHON, "-m", "sandbox", "choose", "--state-dir", str(settings.state_dir)]
+    return [*MODULE, "sandbox", "choose", "--state-dir", str(settings.state_dir)]
 
 
 def sweep(settings: ServiceSettings) -> list[str] | None:
@@ -113,7 +114,7 @@ def sweep(settings: ServiceSettings) -> list[str] | None:
     left = settings.state_dir / "sandboxes"
     if settings.sandbox == "none" or not left.is_dir() or not any(left.iterdir()):
         return None
-    return [PYTHON, "-m", "sandbox", "sweep", "--state-dir", str(settings.state_dir)]
+    return [*MODULE, "sandbox", "sweep", "--state-dir", str(settings.state_dir)]
 
 
 def credentials(redis: RedisSettings) -> dict[str, str]:

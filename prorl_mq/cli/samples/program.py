@@ -29,7 +29,7 @@ async def answers(
     more: Sequence[str] = (),
 ) -> AsyncIterator[T]:
     """The answer to each order, in order. Orders are made as the program takes them. Raises `ProgramEnded`."""
-    argv = [sys.executable, "-m", "workers.rehearsal.orders", what, *more]
+    argv = [sys.executable, "-P", "-m", "workers.rehearsal.orders", what, *more]
     argv += ["--sandbox", sandbox, "--state-dir", str(state_dir)]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, limit=ANSWER_BYTES)

@@ -30,7 +30,7 @@ async def merge(layers: Sequence[Path], target: Path, user: tuple[int, int]) -> 
 
 
 async def _run(words: Sequence[str], user: tuple[int, int], what: str, stdin: BinaryIO | None = None) -> None:
-    argv = [sys.executable, "-m", "sandbox.images.layers.program", *map(str, user), *words]
+    argv = [sys.executable, "-P", "-m", "sandbox.images.layers.program", *map(str, user), *words]
     process = await asyncio.create_subprocess_exec(
         *argv, start_new_session=True, stdin=stdin or asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,

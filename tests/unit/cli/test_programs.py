@@ -26,5 +26,6 @@ def test_no_process_of_a_service_shows_a_password(tmp_path: Path, url: str) -> N
     made = [api, compat, keeper, *programs.workers(settings, redis), *page]
     assert "pass-word" not in " ".join(chain.from_iterable(each.argv for each in made))
     assert {each.env["PRORL_REDIS"] for each in made} == {url}
-    found = dashboard.settings_from([*page[0].argv[3:]], page[0].env).redis
+    argv = page[0].argv
+    found = dashboard.settings_from(argv[argv.index("-m") + 2 :], page[0].env).redis
     assert (found.url, found.username, found.password) == (url, "ann", "pass-word-too")
