@@ -62,5 +62,5 @@ def test_an_option_of_an_array_outranks_its_own(monkeypatch: pytest.MonkeyPatch)
     argv = shlex.split(last)
     of_task = argv[argv.index("slurm.task") + 1 :]
     for program in task.programs(task.parse(of_task)):
-        settings = workers.__main__.parse(program.argv[3:])
+        settings = workers.__main__.parse(program.argv[program.argv.index("workers") + 1 :])
         assert (settings.slots, settings.spare_slots) == (8, 4), settings.stage
