@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FakeExperts(msgspec.Struct, kw_only=True):
-    """What it answers. `flavour` is of its weights: with another one the same tokens go to other experts."""
+    """The routes of its answers. `flavour` is of its weights: with another one the same tokens go to other experts."""
 
     of: RoutedExperts
     flavour: int = 0
