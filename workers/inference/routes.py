@@ -49,7 +49,7 @@ class RoutesNeedFiles(Exception):
     """Routes are asked for where there is no directory for payloads, or where a trainer could not read it."""
 
     retryable = False
-    cause = Cause.WORKER
+    cause = Cause.NODE
 
 
 class RoutesAsked(msgspec.Struct, frozen=True):
