@@ -241,6 +241,12 @@ class TurnLog(Protocol):
         """Says something in the job's time line."""
         ...
 
+    async def keep_routes(self, data: bytes) -> str:
+        """Puts routes into a file. Its name; empty where none takes them."""
+        ...
+
+    async def routes(self, name: str) -> bytes | None: ...
+
 
 class Run(Protocol):
     """Context that RUN gives a handler."""

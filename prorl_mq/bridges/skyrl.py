@@ -6,6 +6,7 @@ where the trainer's entry point makes its generator. `env_classes` are data sour
 and `reward_spec` are the rows' own, and columns without one are the payload. Samples of a prompt are one group.
 
 * Limits: `max_turns`, `max_input_length` and `sampling_params.max_generate_length` of the configuration.
+* Routing replay: `routed_experts={"layers": 48, "top_k": 8, "experts": 128}`, of the model's configuration.
 * Rows: with `generator.step_wise_trajectories` all rows of a sample, the last with its reward; SkyRL makes advantages
   of the last rows and gives them to all. The loss that fits is `token_mean`. Without it one row, drawn by its share,
   for a loss that averages each sequence first (`sequence_mean`).
@@ -21,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from prorl_mq.bridges.theirs import ServiceRun, imported
+from prorl_mq.bridges.theirs import ServiceRun, experts_of, imported
 from prorl_mq.client.rollouts import Rollouts, sampling_of
 from prorl_mq.converters import skyrl
 from prorl_mq.converters.rollout import Rollout
@@ -54,13 +55,21 @@ def generator(theirs: Any) -> type:
             run_id: str = "skyrl",
             token: str | None = None,
             sources: Mapping[str, str] | None = None,
+            routed_experts: Mapping[str, int] | None = None,
         ) -> None:
-            self._run = ServiceRun(url=url, run_id=run_id, token=token, sources=dict(sources or {}))
+            self._run = ServiceRun(
+                url=url,
+                run_id=run_id,
+                token=token,
+                sources=dict(sources or {}),
+                routed_experts=experts_of(routed_experts),
+            )
             self._cfg = cfg
 
         async def generate(self, input_batch: Any, *_: Any, **__: Any) -> Any:
             places = _groups(input_batch)
-            sampling, purpose = _sampling(input_batch, self._cfg), _purpose(input_batch)
+            sampling = self._run.sampled(_sampling(input_batch, self._cfg))
+            purpose = _purpose(input_batch)
             wanted = [(_task(input_batch, at[0], self._run), len(at)) for at in places]
             rollouts = await self._run.rollouts()
             async with asyncio.TaskGroup() as tasks:

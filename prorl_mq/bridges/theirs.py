@@ -10,7 +10,8 @@ import msgspec
 from prorl_mq.bridges.tasks import task_of
 from prorl_mq.client.rollouts import Rollouts, shared
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.schema.messages import Task
+from prorl_mq.schema.messages import Sampling, Task
+from prorl_mq.schema.trajectory import RoutedExperts
 
 
 def imported(module: str, package: str) -> Any:
@@ -35,6 +36,11 @@ def address() -> tuple[str, str | None]:
     return url, os.environ.get("PRORL_TOKEN")
 
 
+def experts_of(told: Mapping[str, int] | None) -> RoutedExperts | None:
+    """Layers, top_k and experts, as a trainer's configuration has them. Raises `msgspec.ValidationError`."""
+    return None if told is None else msgspec.convert(dict(told), RoutedExperts)
+
+
 class ServiceRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run of the service, as a bridge's object keeps it: plain data, which travels to other processes.
 
@@ -45,9 +51,14 @@ class ServiceRun(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     token: str | None = None
     sources: Mapping[str, str] = {}  # data sources of rows, and those of task families
+    routed_experts: RoutedExperts | None = None  # of the trainer's model, where it replays routing
 
     async def rollouts(self) -> Rollouts:
         return await shared(self.url, self.run_id, token=self.token)
+
+    def sampled(self, sampling: Sampling) -> Sampling:
+        """The trainer's sampling, with what the bridge itself was told."""
+        return msgspec.structs.replace(sampling, routed_experts=self.routed_experts)
 
     def task(self, row: Mapping[str, Any]) -> Task:
         return task_of(row, self.sources)

@@ -11,6 +11,7 @@ or `default_agent_loop: prorl`, chooses it. Rows are those of `tasks`; `sources`
   count a sample in its baseline as often as it has rows. With `loss_agg_mode: token-mean`, its default, a row's weight
   is 1. With another estimator, with a loss that averages each sequence first, and in workers that take one sequence, it
   gets the one row that is drawn by its share of the tokens.
+* Routing replay: `routed_experts: {layers: 48, top_k: 8, experts: 128}` in the file, of the model's configuration.
 * A validation's rollouts are evaluations, with the sampling of `rollout.val_kwargs`; each of its `n` is a call.
 * A sample that was lost raises `NotTrainable` with the cause: verl's trainer then draws the prompt again. The worker
   of `use_v1: false` gives up the batch.
@@ -21,7 +22,9 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any, Final
 
-from prorl_mq.bridges.theirs import InRun, imported
+import msgspec
+
+from prorl_mq.bridges.theirs import InRun, experts_of, imported
 from prorl_mq.client.rollouts import sampling_of
 from prorl_mq.converters import verl
 from prorl_mq.converters.rollout import Rollout, draw
@@ -53,11 +56,15 @@ def agent_loop(theirs: Any, module: str = __name__, *, one_row: bool = False) ->
 
         run_id = "verl"
 
+        def __init__(self, *args: Any, routed_experts: Mapping[str, int] | None = None, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._run = msgspec.structs.replace(self._run, routed_experts=experts_of(routed_experts))
+
         async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
             purpose = Purpose.EVAL if _validates(sys._getframe(1)) else Purpose.TRAIN  # noqa: SLF001
             lengths = _lengths(self.config.actor_rollout_ref.rollout)
             rollouts = await self._run.rollouts()
-            sampling = _sampling(sampling_params, lengths)
+            sampling = self._run.sampled(_sampling(sampling_params, lengths))
             [found] = await rollouts.of(self._run.task(row), sampling=sampling, purpose=purpose)
             takes_rows = not one_row and _takes_rows(self.config)
             made = [theirs.AgentLoopOutput(**each) for each in rows(found, lengths, takes_rows=takes_rows)]

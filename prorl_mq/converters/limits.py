@@ -12,6 +12,7 @@ import msgspec
 
 from prorl_mq.converters.rollout import Rollout, TrainingRow, draw
 from prorl_mq.errors import NotTrainable
+from prorl_mq.schema.trajectory import ExpertRoutes
 
 
 class FittedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +25,7 @@ class FittedRow(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: list[float]  # 0.0 where the mask is 0
     share: float
     cut: bool  # trained tokens are missing
+    routes: ExpertRoutes | None = None  # of its tokens, from the first one on; never more than there are tokens
 
 
 def fitted(
@@ -46,6 +48,7 @@ def fitted(
         FittedRow(
             row=row, prompt_ids=prompt, response_ids=response, loss_mask=mask, logprobs=logprobs,
             share=sum(mask) / trained, cut=sum(mask) < sum(row.loss_mask),
+            routes=row.routes and row.routes.until(len(prompt) + len(response)),
         )
         for row, (prompt, response, mask, logprobs) in kept
     ]  # fmt: skip

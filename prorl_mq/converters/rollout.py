@@ -9,7 +9,7 @@ import msgspec
 
 from prorl_mq.errors import NotTrainable
 from prorl_mq.schema.messages import GroupRecord, Outcome, SampleRecord
-from prorl_mq.schema.trajectory import INHERITED, Segment, Trajectory, Turn
+from prorl_mq.schema.trajectory import INHERITED, ExpertRoutes, Segment, Trajectory, Turn
 
 TRAINABLE = frozenset({Outcome.COMPLETED, Outcome.TRUNCATED, Outcome.AGENT_ERROR})
 
@@ -38,6 +38,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
                 loss_mask=segment.loss_mask,
                 logprobs=segment.logprobs,
                 share=count / sum(counts),
+                routes=segment.routes,
             )
             for place, ((number, segment), count) in enumerate(zip(found, counts, strict=True))
         ]
@@ -74,6 +75,7 @@ class TrainingRow(msgspec.Struct, frozen=True, kw_only=True):
     loss_mask: Sequence[int]
     logprobs: Sequence[float | None]
     share: float  # of the sample's trained tokens
+    routes: ExpertRoutes | None = None  # of all its tokens but the last one
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):

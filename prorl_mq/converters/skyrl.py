@@ -9,6 +9,7 @@
 | trajectory_ids | the task and the sample's place in its group: `TrajectoryID(**each)` |
 | trajectory_generation_times | seconds of RUN, or of its turns |
 | trajectory_time_splits | of these, seconds of the backend and of tools |
+| rollout_expert_indices | the segment's routed experts, where the batch asked for them: (tokens, layers, top_k) |
 | is_last_step | in SkyRL's step-wise form, where each row of a sample is an entry; else None, and one row is drawn |
 
 A sample that was lost is one token of mask 0, as in SkyRL's own integrations. SkyRL would count its reward of 0 in the
@@ -16,8 +17,9 @@ baseline of its prompt: mask the whole prompt (`lost` is every sample of it).
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
+from prorl_mq.converters import experts
 from prorl_mq.converters.limits import FittedRow, drawn, fitted
 from prorl_mq.converters.rollout import Rollout
 
@@ -42,7 +44,7 @@ class GeneratorOutput(TypedDict):
     trajectory_ids: list[TrajectoryID]
     trajectory_generation_times: list[float]
     trajectory_time_splits: dict[str, list[float]]
-    rollout_expert_indices: None
+    rollout_expert_indices: list[Any] | None
     rollout_sample_support: None
     is_last_step: list[bool] | None
     env_metrics: None
@@ -86,13 +88,23 @@ def output(rollouts: Sequence[Rollout | None], *, step_wise: bool | None = None)
             for row, model, tool in zip(rows, llm, tools, strict=True)
         ],
         trajectory_time_splits={"llm": llm, "env": tools},
-        rollout_expert_indices=None,
+        rollout_expert_indices=_experts(rows),
         rollout_sample_support=None,
         is_last_step=[row.last for row in rows] if wise else None,
         env_metrics=None,
         pixel_values=None,
         image_grid_thw=None,
     )
+
+
+def _experts(rows: Sequence[_Row]) -> list[Any] | None:
+    """One array a row; None unless each row that was sampled has routes. A lost one has those of its one token."""
+    routes = [row.fit.routes for row in rows if row.fit]
+    known = next((each for each in routes if each is not None), None)
+    if known is None or None in routes:
+        return None
+    nothing = experts.placeholder(known.of)
+    return [experts.array((row.fit.routes if row.fit else None) or nothing) for row in rows]
 
 
 def _stop_reason(rollout: Rollout | None) -> str:

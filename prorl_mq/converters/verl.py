@@ -9,6 +9,7 @@
 | reward_score | the sample's reward, in every segment: verl puts it on the last token of the response |
 | num_turns | the prompt, each completion, and each answer of the environment between them |
 | metrics | seconds of the backend, of tools and of EVAL |
+| routed_experts | the segment's, where the batch asked for them: (tokens, layers, top_k); verl pads behind them |
 | extra_fields | first and last policy version as verl names them; raw log-probabilities; what tells segments apart |
 
 A rollout of several segments is several outputs, its rows. `share` in `extra_fields` is the weight of a row where a
@@ -17,8 +18,9 @@ and `rollout.response_length`: what it pads to.
 """
 
 import itertools
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
+from prorl_mq.converters import experts
 from prorl_mq.converters.limits import FittedRow, fitted
 from prorl_mq.converters.rollout import Rollout, pieces, versions
 
@@ -43,6 +45,7 @@ class AgentLoopOutput(TypedDict):
     num_turns: int
     metrics: Metrics
     extra_fields: dict[str, Any]
+    routed_experts: NotRequired[Any]  # an array of numpy
 
 
 def outputs(
@@ -57,7 +60,7 @@ def _output(rollout: Rollout, fit: FittedRow, *, last: bool) -> AgentLoopOutput:
     found = pieces(rollout.trajectory, fit.row.segment)
     turns = [piece.turn for piece in found]
     answers = sum(after.start > before.end for before, after in itertools.pairwise(found))
-    return AgentLoopOutput(
+    made = AgentLoopOutput(
         prompt_ids=fit.prompt_ids,
         response_ids=fit.response_ids,
         response_mask=fit.loss_mask,
@@ -72,6 +75,9 @@ def _output(rollout: Rollout, fit: FittedRow, *, last: bool) -> AgentLoopOutput:
         ),
         extra_fields=_extra_fields(rollout, fit),
     )
+    if fit.routes is not None:
+        made["routed_experts"] = experts.array(fit.routes)
+    return made
 
 
 def _extra_fields(rollout: Rollout, fit: FittedRow) -> dict[str, Any]:

@@ -15,7 +15,19 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from prorl_mq.schema.trajectory import ForkedFrom, HostReached, PromptMessage, Segment, Span, Trajectory, Turn, check
+from prorl_mq.schema.trajectory import (
+    ExpertRoutes,
+    ForkedFrom,
+    HostReached,
+    PromptMessage,
+    Segment,
+    Span,
+    Trajectory,
+    Turn,
+    check,
+    common_rows,
+    joined_routes,
+)
 
 T = TypeVar("T")
 
@@ -46,6 +58,7 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True):
     prompt_text: str
     messages: Sequence[PromptMessage]
     keeps_thinking: bool = False
+    routes: ExpertRoutes | None = None  # those behind the rows that are the base's, too
 
 
 class StoredTrajectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,6 +226,7 @@ def _stored(segments: Sequence[Segment], number: int, base: int | None, shared: 
     before = segments[base] if base is not None else None
     text = _alike(segment.prompt_text, before.prompt_text) if before else 0
     messages = _alike(segment.messages, before.messages) if before else 0
+    rows = common_rows(segment.routes, before.routes, shared) if before else 0
     return StoredSegment(
         base=base,
         shared=shared,
@@ -227,6 +241,7 @@ def _stored(segments: Sequence[Segment], number: int, base: int | None, shared: 
         prompt_text=segment.prompt_text[text:],
         messages=segment.messages[messages:],
         keeps_thinking=segment.keeps_thinking,
+        routes=segment.routes and segment.routes.since(rows),
     )
 
 
@@ -243,7 +258,14 @@ def _restored(each: StoredSegment, base: Segment | None) -> Segment:
         prompt_text=(base.prompt_text[: each.shared_text] if base else "") + each.prompt_text,
         messages=[*(base.messages[: each.shared_messages] if base else ()), *each.messages],
         keeps_thinking=each.keeps_thinking,
+        routes=_with_routes(each.routes, base),
     )
+
+
+def _with_routes(routes: ExpertRoutes | None, base: Segment | None) -> ExpertRoutes | None:
+    if routes is None or not routes.start or base is None or base.routes is None:
+        return routes
+    return joined_routes(base.routes.until(routes.start), routes)
 
 
 def _alike(one: Sequence[object], other: Sequence[object]) -> int:

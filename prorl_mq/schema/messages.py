@@ -15,6 +15,7 @@ from prorl_mq.schema import forms
 from prorl_mq.schema.dapo import DEPRECATED, Dapo, Phase
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.status import BatchReport
+from prorl_mq.schema.trajectory import RoutedExperts
 
 FIRST = 1  # schema version of what does not say it; see "Versions of formats" in CONTRIBUTING.md
 SCHEMA_VERSION = 1  # that this release writes
@@ -79,6 +80,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int | None = None  # each sample and turn derives its own from it
     raw_logprobs: bool = False  # take log-probabilities of another distribution than is sampled from; they are marked
     continue_generation: bool = False  # a turn that is cut continues from the tokens that have arrived
+    routed_experts: RoutedExperts | None = None  # of this model, each token's experts come with the trajectory
     max_tokens_per_turn: Annotated[int, Meta(ge=1)] = 1024
     max_tokens: Annotated[int, Meta(ge=1)] = 32768  # sampled tokens of the whole trajectory
     max_context_tokens: Annotated[int, Meta(ge=16)] = 32768

@@ -10,17 +10,64 @@ do not tell the same story.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 FIRST = 1  # schema version of what does not say it
+NARROW: Final = 256  # experts whose numbers fit into a byte; else two
 FAILING_TOOLS: Final = 16  # that a record names
 INHERITED: Final = "inherited"  # why a turn is not trained: another sample has sampled it
 
 
 class TrajectoryError(Exception):
     """The arrays of a trajectory do not fit together."""
+
+
+class RoutedExperts(msgspec.Struct, frozen=True, kw_only=True):
+    """The model's routing, as its configuration has it. Layers are all hidden layers, dense ones too."""
+
+    layers: Annotated[int, Meta(ge=1, le=1024)]
+    top_k: Annotated[int, Meta(ge=1, le=256)]
+    experts: Annotated[int, Meta(ge=2, le=32768)]
+
+    @property
+    def bytes_an_id(self) -> int:
+        return 1 if self.experts <= NARROW else 2
+
+    @property
+    def bytes_a_token(self) -> int:
+        return self.layers * self.top_k * self.bytes_an_id
+
+
+class ExpertRoutes(msgspec.Struct, frozen=True, kw_only=True):
+    """The experts that tokens `[start, end)` of a sequence were sent to: a row each of `layers` times `top_k` numbers,
+    little-endian. The last token of a sequence was never put through the model: n tokens have n - 1 rows.
+    """
+
+    of: RoutedExperts
+    start: int
+    data: bytes
+
+    @property
+    def rows(self) -> int:
+        return len(self.data) // self.of.bytes_a_token
+
+    @property
+    def end(self) -> int:
+        return self.start + self.rows
+
+    def until(self, end: int) -> "ExpertRoutes":
+        """Those in front of row `end`; itself where there are no others."""
+        if end >= self.end:
+            return self
+        return msgspec.structs.replace(self, data=self.data[: max(0, end - self.start) * self.of.bytes_a_token])
+
+    def since(self, start: int) -> "ExpertRoutes":
+        """Those from row `start` on."""
+        gone = max(0, start - self.start)
+        return msgspec.structs.replace(self, start=self.start + gone, data=self.data[gone * self.of.bytes_a_token :])
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +140,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     prompt_text: str = ""  # the prompt decoded for people
     messages: Sequence[PromptMessage] = []  # that the prompt was made of
     keeps_thinking: bool = False  # it holds thoughts that the chat template would have dropped
+    routes: ExpertRoutes | None = None  # of all its tokens but the last one, where the batch asked for them
 
     @property
     def raw_logprobs(self) -> bool:
@@ -160,6 +208,26 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         return sum(segment.opened_by == "break" for segment in self.segments)
 
 
+def joined_routes(first: ExpertRoutes | None, then: ExpertRoutes | None) -> ExpertRoutes | None:
+    """Two pieces of one sequence. The second is left out where rows between them are missing."""
+    if first is None or then is None or then.of != first.of or then.start > first.end:
+        return first or then
+    kept = first.until(then.start)
+    return msgspec.structs.replace(first, data=kept.data + then.data)
+
+
+def common_rows(one: ExpertRoutes | None, other: ExpertRoutes | None, most: int) -> int:
+    """The number of rows, up to `most`, that two sequences begin with."""
+    if one is None or other is None or one.of != other.of or one.start or other.start:
+        return 0
+    size, low, high = one.of.bytes_a_token, 0, min(one.rows, other.rows, most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        alike = one.data[low * size : middle * size] == other.data[low * size : middle * size]
+        low, high = (middle, high) if alike else (low, middle - 1)
+    return low
+
+
 def check(trajectory: Trajectory) -> None:
     """Raises `TrajectoryError` naming the segment or turn and the rule it breaks."""
     for number, segment in enumerate(trajectory.segments):
@@ -183,11 +251,24 @@ def _check_arrays(number: int, segment: Segment) -> None:
         raise TrajectoryError(f"segment {number}: a token id is negative")
     if not {0, 1}.issuperset(segment.loss_mask):
         raise TrajectoryError(f"segment {number}: its mask has other values than 0 and 1")
+    _check_routes(number, segment)
     for place, (mask, logprob) in enumerate(zip(segment.loss_mask, segment.logprobs, strict=True)):
         if (logprob is None) == mask:
             raise TrajectoryError(f"segment {number}, token {place}: mask {mask} with log-probability {logprob}")
         if mask and not math.isfinite(logprob or 0.0):
             raise TrajectoryError(f"segment {number}, token {place}: its log-probability is {logprob}")
+
+
+def _check_routes(number: int, segment: Segment) -> None:
+    routes = segment.routes
+    if routes is None:
+        return
+    rows = len(segment.prompt_ids) + len(segment.response_ids) - 1
+    if routes.start or len(routes.data) != rows * routes.of.bytes_a_token:
+        raise TrajectoryError(
+            f"segment {number}: routes of tokens [{routes.start}, {routes.end}) in {len(routes.data)} bytes; all "
+            f"{rows + 1} tokens but the last one have some"
+        )
 
 
 def _check_turns(trajectory: Trajectory) -> None:

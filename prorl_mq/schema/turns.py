@@ -93,6 +93,7 @@ class LoggedCompletion(msgspec.Struct, frozen=True, array_like=True):
     used_s: float  # of RUN's budget
     compacted: Sequence[Mapping[str, str]] | None  # the messages of the prompt, where the family shortened them
     behind: int = 0  # tokens that are in the parts in front of it, and not in `ids`
+    routes: str = ""  # the name of the file with the routes that came with it
 
 
 class LoggedPart(msgspec.Struct, frozen=True, array_like=True):

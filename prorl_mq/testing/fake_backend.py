@@ -21,6 +21,7 @@ from typing import Self
 from prorl_mq.process.http_server import HttpRequest, HttpResponse, HttpServer
 from prorl_mq.testing.control import ABORT_ROUTES, control
 from prorl_mq.testing.exchange import LoggedRequest, Running, failure, refused, sample_result
+from prorl_mq.testing.experts import FakeExperts
 from prorl_mq.testing.sampling import PrefixCache, ReplyFunction, cut_to_limit, pseudo_random
 from prorl_mq.testing.streaming import Flow, events
 from prorl_mq.testing.wire import (
@@ -77,14 +78,14 @@ class FakeBackend:
         self.ids_in = "token_ids"  # of the completions route: logprobs, content or nowhere, as other servers have them
         self.streams = True
         self.flow = Flow(self.notify)  # where streams are cut or held
+        self.experts: FakeExperts | None = None  # None: it is dense, or started without the flag
         self.adapters: dict[str, str] = {}  # LoRA adapters: name and directory
         self.abort_routes = set(abort_routes)
         self.load_ms = 0.0  # of new weights
         self.tells_version = True  # at /weight_info; answers tell it unless `old_shape`
         self.refused: dict[str, int] = {}  # control routes that answer with a status of their own
         self.context_tokens = context_tokens
-        self.healthy = True
-        self.version = "default"
+        self.healthy, self.version = True, "default"
         self.cache = PrefixCache(block_tokens=block_tokens)
         self.fault: FakeFault | None = None  # of every request; `fail_next` comes first
         self.requests: deque[LoggedRequest] = deque(maxlen=log_limit)
@@ -230,8 +231,7 @@ class FakeBackend:
         )
 
     async def _generate(self, request: HttpRequest) -> HttpResponse:
-        self._count += 1
-        number = self._count
+        number = self._count = self._count + 1
         try:
             call = read_call(self._route(request), request.body, request.headers.get("x-request-id"), f"fake-{number}")
         except RequestError as error:
@@ -289,8 +289,9 @@ class FakeBackend:
         self.cache.store([*log.call.prompt_ids, *sampled.ids], log.call.cache_salt)
         log.state = "failed" if log.fault is not None else ("aborted" if share < 1.0 else "done")
         body = write_answer(
-            log.call, sampled, old_shape=self.old_shape, version=self.version, ids_in=self.ids_in, fault=log.fault
-        )
+            log.call, sampled, old_shape=self.old_shape, version=self.version, ids_in=self.ids_in, fault=log.fault,
+            experts=self.experts,
+        )  # fmt: skip
         drip_s = DRIP_S if log.fault is FakeFault.DRIP else 0.0
         return HttpResponse(body=body, cut_after=len(body) // 2 if log.fault is FakeFault.CUT else None, drip_s=drip_s)
 

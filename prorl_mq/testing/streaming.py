@@ -9,6 +9,7 @@ import msgspec
 
 from prorl_mq.process.http_server import StreamCut
 from prorl_mq.testing.exchange import Running, sample_result
+from prorl_mq.testing.experts import FakeExperts
 from prorl_mq.testing.sampling import Reply
 from prorl_mq.testing.wire import SGLANG_GENERATE, FakeCompletion, GenerateCall, write_answer
 
@@ -117,7 +118,7 @@ def _event(backend: "FakeBackend", call: GenerateCall, part: FakeCompletion, so_
 
 def _last(backend: "FakeBackend", call: GenerateCall, whole: FakeCompletion) -> list[bytes]:
     """The events behind the last token: why it was the last, how many there were."""
-    told = _told(backend, call, whole)
+    told = _told(backend, call, whole, backend.experts)
     if call.route == SGLANG_GENERATE:
         if backend.flow.incremental:
             told["meta_info"]["output_token_logprobs"] = told["output_ids"] = []
@@ -132,6 +133,6 @@ def _last(backend: "FakeBackend", call: GenerateCall, whole: FakeCompletion) -> 
     return [msgspec.json.encode(told), msgspec.json.encode({"choices": [], "usage": usage}), b"[DONE]"]
 
 
-def _told(backend: "FakeBackend", call: GenerateCall, part: FakeCompletion) -> Any:
-    body = write_answer(call, part, old_shape=False, version=backend.version, ids_in=backend.ids_in)
+def _told(backend: "FakeBackend", call: GenerateCall, part: FakeCompletion, experts: FakeExperts | None = None) -> Any:
+    body = write_answer(call, part, old_shape=False, version=backend.version, ids_in=backend.ids_in, experts=experts)
     return msgspec.json.decode(body)

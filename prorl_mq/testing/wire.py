@@ -8,6 +8,7 @@ import msgspec
 
 from prorl_mq.process.http_server import HttpResponse
 from prorl_mq.testing import sglang
+from prorl_mq.testing.experts import FakeExperts
 from prorl_mq.testing.sampling import FakeSampling
 
 VLLM_GENERATE = "/inference/v1/generate"
@@ -189,6 +190,7 @@ def write_answer(
     version: str = "default",
     ids_in: str = "token_ids",
     fault: FakeFault | None = None,
+    experts: FakeExperts | None = None,
 ) -> bytes:
     """The body of a 200, spoilt as `fault` says."""
     match call.route:
@@ -200,6 +202,8 @@ def write_answer(
             answer = sglang.write(call, sampled, version, old_shape=old_shape)
         case _:
             answer = {"response_ids": list(sampled.ids), "logprobs": list(sampled.logprobs)}
+    if experts is not None:
+        experts.tell(call, sampled, answer)
     if fault is None:
         return msgspec.json.encode(answer)
     _spoil(answer, fault)

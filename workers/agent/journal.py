@@ -39,6 +39,7 @@ from workers.agent.tokens import TokenRecord
 from workers.handler import TurnLog
 from workers.inference.arrived import Arrived
 from workers.inference.protocol import Completion
+from workers.inference.routes import with_logged
 
 log: Final = logging.getLogger(__name__)
 T = TypeVar("T", bound=msgspec.Struct)
@@ -75,6 +76,7 @@ class PastTurn(msgspec.Struct, frozen=True):
     started_s: float
     compacted: Sequence[Message] | None
     results: TurnResults | None
+    routes: str = ""  # the name of the file with the completion's
 
 
 class Journal:
@@ -141,8 +143,13 @@ class Journal:
     async def turn(self) -> PastTurn | None:
         """The next turn of the attempts before; None where a new one is to be sampled, and may be."""
         past = self.past()
-        if past is None and self._log is not None:
+        if self._log is None:
+            return past
+        if past is None:
             await self._log.border()
+        elif past.routes:
+            found = await self._log.routes(past.routes)
+            return msgspec.structs.replace(past, completion=with_logged(past.completion, found))
         return past
 
     def begun(self) -> PastTurn | None:
@@ -194,6 +201,8 @@ class Journal:
         behind, self._parts = self._kept(completion), ([], [])
         if follows or self._written or self._before or behind:
             made = self._logged(completion, compacted, behind, started_s=started_s, used_s=used_s)
+            if completion.routes is not None:
+                made = msgspec.structs.replace(made, routes=await self._log.keep_routes(encode(completion.routes)))
             self._written += 1
             await self._log.append(compress(encode(made)), wait=follows)
 
@@ -308,7 +317,7 @@ class Journal:
 
 def _past(read: LoggedCompletion, results: TurnResults | None) -> PastTurn:
     compacted = msgspec.convert(read.compacted, list[Message] | None)
-    return PastTurn(_completion(read), (read.sent, read.added), read.started_s, compacted, results)
+    return PastTurn(_completion(read), (read.sent, read.added), read.started_s, compacted, results, read.routes)
 
 
 def _completion(read: LoggedCompletion) -> Completion:

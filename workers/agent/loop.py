@@ -28,6 +28,7 @@ from workers.agent.tokens import TokenRecord
 from workers.agent.tools import Refused, Resumes, Tool, ToolAnswer, ToolContext, beyond, call_tool, refusal
 from workers.handler import SandboxLost, TurnLog
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
+from workers.inference.routes import asked, whole
 from workers.inference.run_clock import LONGEST_STALL_S, Patience, RunClock, Stalled, clock_until
 
 Reply = Callable[[str], Awaitable[str | None]]  # what an environment says to a turn that called no tool; None: the end
@@ -97,8 +98,7 @@ class _Agent:
         journal: Journal,
     ) -> None:
         self.policy, self.renderer, self.tools, self.sandbox = policy, renderer, tools, sandbox
-        self.sampling, self.sample, self.clock = sampling, sample, clock
-        self.journal = journal
+        self.sampling, self.sample, self.clock, self.journal = sampling, sample, clock, journal
         clock.charge(journal.used_s)
         self.patience = Patience(clock)  # for a sandbox that is made as it was
         self.keep_s = min(_MARGIN_S, clock.left_s / 10)
@@ -120,6 +120,8 @@ class _Agent:
                 self.journal.prompted(self.record, begun)
                 started = self._elapsed() if begun is None else begun.started_s
                 completion = past.completion if past else await self._generate(room, begun, compacted, started)
+                wanted = asked(self.sampling, self.record.routed)
+                completion = await whole(self.policy, self.record.context, completion, wanted)
         except TimeoutError:
             return LoopEnd(reason="time", truncated_by="time")
         except ContextFull:
@@ -149,8 +151,7 @@ class _Agent:
             exchange = [Message(role="assistant", content=self.renderer.said(completion.ids)), *results]
             self.exchanged += exchange
             self.history += exchange
-            delta = await asyncio.to_thread(self.renderer.after, completion.ids, results, self.tools)
-            self.record.insert(delta)
+            self.record.insert(await asyncio.to_thread(self.renderer.after, completion.ids, results, self.tools))
         return stop
 
     def _limit(self, past: object) -> AbstractAsyncContextManager[object]:
@@ -217,6 +218,7 @@ class _Agent:
             top_k=sampling.top_k,
             seed=turn_seed(sampling.seed, self.sample, self.record.turns),
             stop_token_ids=self.renderer.stop_ids,
+            **asked(self.sampling, self.record.routed),
         )
         if not sampling.continue_generation:
             return await generate()
@@ -286,16 +288,10 @@ class _Agent:
             await self._again(call, len(done), result)
         self.refused += result.refused
         self.calls += not result.refused
-        done.append(
-            ToolCall(
-                name=call.name,
-                arguments=call.told[1],
-                result=result.text,
-                ok=result.ok,
-                seconds=result.seconds,
-                refused=result.refused,
-            )
-        )
+        done.append(ToolCall(
+            name=call.name, arguments=call.told[1], result=result.text, ok=result.ok, seconds=result.seconds,
+            refused=result.refused,
+        ))  # fmt: skip
         if final:
             self.answer = result.text
         return final

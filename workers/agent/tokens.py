@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from prorl_mq.schema.messages import Sampling
-from prorl_mq.schema.trajectory import INHERITED, PromptMessage, Segment, Span, Trajectory, Turn
+from prorl_mq.schema.trajectory import INHERITED, ExpertRoutes, PromptMessage, Segment, Span, Trajectory, Turn
 from prorl_mq.schema.turns import CompletionSpan
 from workers.agent.hermes import Message
 from workers.inference.protocol import Completion, MalformedAnswer
@@ -32,6 +32,7 @@ class _OpenSegment:
         self.logprobs = array("d")  # not a number where the mask is 0
         self.spans: list[Span] = []
         self.answered = 0  # the end of the last sampled token
+        self.routes: list[ExpertRoutes] = []  # one piece a completion, each from where the one before ends
 
     def insert(self, ids: Sequence[int]) -> None:
         self.context.extend(ids)
@@ -42,6 +43,18 @@ class _OpenSegment:
         """Sampled ids that are trained in another sample."""
         self.insert(ids)
         self.answered = len(self.loss_mask)
+
+    def route(self, routes: ExpertRoutes | None) -> None:
+        if routes is not None:
+            self.routes.append(routes)
+
+    def routed(self) -> ExpertRoutes | None:
+        """Those of the closed segment: of each of its tokens but the last one."""
+        if not self.routes or not self.answered:
+            return None
+        end = self.prompt_tokens + self.answered - 1
+        whole = msgspec.structs.replace(self.routes[0], data=b"".join(each.data for each in self.routes))
+        return whole.until(end)
 
     def sample(self, completion: Completion, spans: Sequence[CompletionSpan]) -> None:
         start = len(self.loss_mask)
@@ -73,6 +86,7 @@ class _OpenSegment:
             opened_by=self.opened_by,
             prompt_text=show(prompt_ids),
             messages=self.messages,
+            routes=self.routed(),
         )
 
 
@@ -96,6 +110,11 @@ class TokenRecord:
         return self._open.context
 
     @property
+    def routed(self) -> int:
+        """The number of its first tokens whose routes are known."""
+        return self._open.routes[-1].end if self._open.routes else 0
+
+    @property
     def segment(self) -> int:
         """The number of the segment that grows now."""
         return len(self._finished)
@@ -115,6 +134,7 @@ class TokenRecord:
             self._open.inherit(completion.ids)
         else:
             self._open.sample(completion, verified(completion, len(self._open.context)))
+        self._open.route(completion.routes)
         self.sampled_tokens += len(completion.ids)
 
     def insert(self, delta: Sequence[int]) -> None:

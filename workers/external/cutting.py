@@ -21,6 +21,7 @@ def cut(completion: Completion, tokens: int, finish_reason: str = "length") -> C
         ],
         finish_reason=finish_reason,
         stop_token=None,
+        routes=completion.routes and completion.routes.until(completion.routes.end - len(completion.ids) + tokens),
     )
 
 

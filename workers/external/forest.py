@@ -202,6 +202,11 @@ class Forest:
         return max(alike, key=lambda each: (not each.lost, each.number), default=None)
 
 
+def routed(base: Node | None) -> int:
+    """The number of tokens in front of what continues a completion whose routes are known."""
+    return 0 if base is None or base.completion.routes is None else base.completion.routes.end
+
+
 def left_out(node: Node, twins: Sequence[Node]) -> str:
     """Why a completion is not trained: side, unread, superseded; empty if it is. `twins`: of the same request."""
     if node.side:

@@ -22,7 +22,7 @@ from workers.agent.seeds import turn_seed
 from workers.agent.tokens import verified
 from workers.agent.tools import Tool
 from workers.external.cutting import cut, cut_at
-from workers.external.forest import Forest, Node, Placement
+from workers.external.forest import Forest, Node, Placement, routed
 from workers.external.history import Said, answered
 from workers.external.interception import End, Interception, Interceptor
 from workers.external.prompting import Prompt, PromptBuilder
@@ -31,6 +31,7 @@ from workers.external.rows import segments_and_turns
 from workers.handler import OtherModel
 from workers.inference.arrived import Arrived
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
+from workers.inference.routes import asked, whole
 
 T = TypeVar("T")
 
@@ -117,7 +118,7 @@ class Recording:
             self._flying.add(number)
             started = asyncio.get_running_loop().time() - self._started
             try:
-                completion = await self._generate(prompt.ids, min(room, max_tokens or room), number)
+                completion = await self._generate(prompt, min(room, max_tokens or room), number)
             finally:
                 self._flying.discard(number)
                 self._landed.set()
@@ -183,14 +184,9 @@ class Recording:
             turns += [msgspec.structs.replace(each, segment=len(segments) + each.segment, model=name) for each in said]
             segments += [msgspec.structs.replace(each, opened_by="other") for each in told]
         return Trajectory(
-            segments=segments,
-            turns=turns,
-            stop_reason=stop.reason,
-            truncated_by=stop.truncated_by,
-            temperature=self._sampling.temperature,
-            top_p=self._sampling.top_p,
-            top_k=self._sampling.top_k,
-        )
+            segments=segments, turns=turns, stop_reason=stop.reason, truncated_by=stop.truncated_by,
+            temperature=self._sampling.temperature, top_p=self._sampling.top_p, top_k=self._sampling.top_k,
+        )  # fmt: skip
 
     def rows(self) -> tuple[list[Segment], list[Turn]]:
         """Segments and turns of what this model was asked."""
@@ -242,19 +238,22 @@ class Recording:
         self.end(stop)
         return LimitReached(stop)
 
-    async def _generate(self, prompt: Sequence[int], room: int, turn: int) -> Completion:
+    async def _generate(self, prompt: Prompt, room: int, turn: int) -> Completion:
         sampling = self._sampling
+        routes = {} if self._beside is not None else asked(sampling, routed(prompt.base))
+        more = routes | ({"arrived": Arrived()} if sampling.continue_generation else {})
         try:
             completion = await self._policy.generate(
-                prompt,
+                prompt.ids,
                 max_tokens=room,
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
                 seed=turn_seed(sampling.seed, self._sample, turn),
                 stop_token_ids=self._renderer.stop_ids,
-                **({"arrived": Arrived()} if sampling.continue_generation else {}),
+                **more,
             )
+            completion = await whole(self._policy, prompt.ids, completion, routes)
         except ContextFull as error:
             raise self._over(LoopEnd(reason="context", truncated_by="context")) from error
         except TimeoutError as error:

@@ -5,11 +5,12 @@ not trained (superseded, unread, side) stands in segments of its own with mask 0
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 
 import msgspec
 
-from prorl_mq.schema.trajectory import PromptMessage, Segment, Span, Turn
+from prorl_mq.schema.trajectory import ExpertRoutes, PromptMessage, Segment, Span, Turn, joined_routes
 from workers.agent.hermes import Message
 from workers.external.forest import Node, left_out, twins_of
 
@@ -98,7 +99,14 @@ def _segment(number: int, row: LeafPath, why: Mapping[int, str], show: Show) -> 
         prompt_text=show(prompt),
         messages=_before(row),
         keeps_thinking=any(node.keeps_thinking for node in row.path),
+        routes=_routes(row.path, len(prompt) + end - 1),
     )
+
+
+def _routes(path: Sequence[Node], end: int) -> ExpertRoutes | None:
+    """Those of a path's tokens in front of `end`: each completion brought the ones behind the completion before it."""
+    found = reduce(joined_routes, (node.completion.routes for node in path))
+    return found and found.until(end)
 
 
 def _before(row: LeafPath) -> list[PromptMessage]:

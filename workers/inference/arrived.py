@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from prorl_mq.schema.trajectory import joined_routes
 from prorl_mq.schema.turns import CompletionSpan
 from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.protocols.answers import check_values
@@ -159,6 +160,7 @@ def joined(first: Completion, then: Completion) -> Completion:
         prompt_tokens=first.prompt_tokens,
         cached_tokens=first.cached_tokens,
         seconds=first.seconds + then.seconds,
+        routes=joined_routes(first.routes, then.routes),
     )
 
 

@@ -19,6 +19,7 @@ from workers.inference.assignment import Assigner, Endpoint
 from workers.inference.logprobs import exact
 from workers.inference.protocol import Completion, ContextFull, InferenceError, MalformedAnswer, NoBackend
 from workers.inference.request import BackendClient, GenerateRequest
+from workers.inference.routes import RoutesAsked, behind
 from workers.inference.run_clock import Patience, RunClock
 from workers.inference.transport import Stale
 from workers.inference.waits import Waits
@@ -72,6 +73,7 @@ class StickyPolicy:
         seed: int | None = None,
         stop_token_ids: Sequence[int] = (),
         arrived: Arrived | None = None,
+        routes: RoutesAsked | None = None,
     ) -> Completion:
         """Samples one turn. Raises `InferenceError` when no try succeeded; cancelling aborts the request.
 
@@ -89,6 +91,7 @@ class StickyPolicy:
             top_k=top_k,
             seed=seed,
             stop_token_ids=stop_token_ids,
+            routes=routes,
         )
         if arrived is not None and request.draws:
             arrived.unable(UNREPEATABLE)
@@ -200,7 +203,7 @@ class StickyPolicy:
         """One call. Raises `Silent` if nothing comes of it, `TimeoutError` if the policy's time is over before it."""
         call = asyncio.ensure_future(self._call(backend, request))
         one_token = msgspec.structs.replace(
-            request, prompt_ids=request.prompt_ids[:1], max_tokens=1, seed=0, arrived=None
+            request, prompt_ids=request.prompt_ids[:1], max_tokens=1, seed=0, arrived=None, routes=None
         )
 
         async def probe() -> Completion:
@@ -240,5 +243,6 @@ def _rest(request: GenerateRequest, done: Completion | None, resume: int) -> Gen
         request,
         prompt_ids=[*request.prompt_ids, *done.ids],
         max_tokens=request.max_tokens - len(done.ids),
+        routes=behind(request.routes, done.routes),
         seed=None if request.seed is None else (request.seed + resume * 0x9E3779B1) & 0x7FFFFFFF,
     )

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from prorl_mq.schema.faults import Cause
+from prorl_mq.schema.trajectory import ExpertRoutes
 from prorl_mq.schema.turns import CompletionSpan
 
 if TYPE_CHECKING:
     from workers.inference.arrived import Arrived
+    from workers.inference.routes import RoutesAsked
 
 
 class InferenceError(Exception):
@@ -61,6 +63,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int | None = None  # as the backend counted them; checked against what was sent
     cached_tokens: int | None = None
     seconds: float = 0.0
+    routes: ExpertRoutes | None = None  # of the tokens that were asked for, up to the last but one
 
 
 class Policy(Protocol):
@@ -77,6 +80,7 @@ class Policy(Protocol):
         seed: int | None = None,
         stop_token_ids: Sequence[int] = (),
         arrived: "Arrived | None" = None,
+        routes: "RoutesAsked | None" = None,
     ) -> Completion:
         """Samples from the pool's backend. Raises `InferenceError`; cancelling the task aborts the request.
 

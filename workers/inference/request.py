@@ -8,6 +8,7 @@ import msgspec
 from workers.inference.arrived import CallTokens
 from workers.inference.assignment import Endpoint
 from workers.inference.protocol import Completion
+from workers.inference.routes import RoutesAsked
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +25,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: Sequence[int] = ()
     answer_s: float | None = None  # None: the transport's limit
     arrived: CallTokens | None = None  # gets the tokens as they come, where the backend can stream them
+    routes: RoutesAsked | None = None  # come with the answer
 
     @property
     def draws(self) -> bool:

@@ -16,6 +16,7 @@ from prorl_mq.store import jobs
 from prorl_mq.store.payloads import writing as payloads
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives
 from prorl_mq.store.payloads.limits import SMALL_BYTES
+from prorl_mq.store.payloads.reading import in_thread
 from prorl_mq.store.payloads.writing import PayloadKind
 from prorl_mq.store.policy import announced
 from prorl_mq.store.store import Store
@@ -26,6 +27,7 @@ from workers import metrics
 from workers.agent.loading import load_ahead
 from workers.egress.opening import way_out
 from workers.handler import Handler, Ran, SandboxLost, lost_with_egress, with_egress
+from workers.inference.routes import RoutesNeedFiles, check_kept
 from workers.inference.run_clock import RunClock, Stalled
 from workers.stages import failures
 from workers.stages.contexts import MakePolicy, Models, RunContext
@@ -80,6 +82,7 @@ class RunStage:
         log: JobLog | None = None
         over: JobLog | None = None  # the same, where the commit ends it
         try:
+            await self._check_room(work)
             log = await self._log(work)
             if work.spec.max_staleness is not None:
                 policy = await announced(self._store, work.spec.pool)
@@ -113,6 +116,17 @@ class RunStage:
                     work.left.destroy = destroy
                 else:
                     await asyncio.shield(destroy())
+
+    async def _check_room(self, work: Work) -> None:
+        """Raises `RoutesNeedFiles`, before anything is sampled."""
+        files = self._store.payloads
+        if work.spec.sampling.routed_experts is None:
+            return
+        if work.spec.direct:
+            raise RoutesNeedFiles("its trainer reads Redis alone, which takes no routed experts: submit over HTTP")
+        if files is None or not await in_thread(lambda: files.there):
+            told = files.directory if files is not None else "`payloads` beside the rendezvous file"
+            raise RoutesNeedFiles(f"routed experts are megabytes a sample and need files: make the directory {told}")
 
     def _continues(self, work: Work, log: JobLog | None) -> bool:
         """True if a later attempt may continue with this one's turns, or with those of an attempt before."""
@@ -215,6 +229,7 @@ class RunStage:
         """Raises for an export above `EXPORT_BYTES`: `SandboxLost` where an agent has acted, else `ValueError`."""
         if trajectory is not None:
             trajectory = msgspec.structs.replace(_with_artefact(trajectory, after), forked_from=work.spec.fork)
+        check_kept(work.spec.sampling, trajectory)
         data = await pack_trajectory(trajectory) if trajectory is not None else b""
         carry = packed(msgspec.structs.replace(after, trajectory_bytes=len(data)))
         if len(carry) > EXPORT_BYTES:

@@ -75,6 +75,19 @@ class CheckpointArchives:
             raise PayloadUnavailable(f"{name} is not the name of a file")
         return data[RANDOM_BYTES:]
 
+    async def put_routes(self, ref: JobRef, data: bytes) -> str:
+        """The name of a file for the routes of one completion; empty where no file takes them. None is removed before
+        it is old: it has the same name whoever writes it.
+        """
+        return await writing.put_file(self._store, ref, data)
+
+    async def routes(self, ref: JobRef, name: str) -> bytes | None:
+        """The routes in such a file; None once it is gone."""
+        try:
+            return await reading.get(self._store, ref, name)
+        except PayloadUnavailable:
+            return None
+
     def let_go(self, ref: JobRef, name: str) -> None:
         """Says that a job names this file no more; it is removed when a later large one is written."""
         if file := named_file(name):

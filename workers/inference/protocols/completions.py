@@ -27,6 +27,7 @@ from workers.inference.protocols.streams import (
 )
 from workers.inference.protocols.vllm_generate import PromptUsage, named_token, stop_token
 from workers.inference.request import GenerateRequest
+from workers.inference.routes import read_int32, read_npy, with_routes
 from workers.inference.transport import HttpTransport
 
 ROUTE: Final = "/v1/completions"
@@ -48,6 +49,9 @@ class _Request(SamplingFields, kw_only=True):
     stream: bool | UnsetType = UNSET
     stream_options: Mapping[str, bool] | UnsetType = UNSET
     stream_interval: int | UnsetType = UNSET
+    routed_experts_prompt_start: int | UnsetType = UNSET  # vLLM's
+    return_routed_experts: bool | UnsetType = UNSET  # SGLang's, as the next one
+    routed_experts_start_len: int | UnsetType = UNSET
 
 
 class _Entry(msgspec.Struct):
@@ -77,6 +81,7 @@ class _Told(msgspec.Struct, kw_only=True):
 
 class _Choice(_Told, kw_only=True):
     finish_reason: str
+    routed_experts: bytes | None = None  # vLLM's
 
 
 class _Delta(_Told, kw_only=True):
@@ -85,9 +90,14 @@ class _Delta(_Told, kw_only=True):
     finish_reason: str | None = None
 
 
+class _Extension(msgspec.Struct):
+    routed_experts: bytes | None = None
+
+
 class _Answer(msgspec.Struct):
     choices: list[_Choice]
     usage: PromptUsage | None = None
+    sglext: _Extension | None = None  # SGLang's
 
 
 class _Event(msgspec.Struct):
@@ -190,6 +200,8 @@ class Completions:
         """Raises `InferenceError`. Cancelling closes the connection, which aborts the request."""
         started = time.perf_counter()
         tokens = self._lossy.streamed(backend.address, request.arrived)
+        if request.routes is not None and tokens is not None:
+            tokens.unable, tokens = "sends no routed experts with its streams", None
         stream = _Stream(backend.address, tokens) if tokens is not None else None
         events = stream.event if stream is not None else None
         body = self._encode(backend, request, streams=stream is not None)
@@ -205,7 +217,10 @@ class Completions:
             with self._lossy.counting(backend.address):
                 read = stream.answer()
             ids, logprobs = tokens.ids, tokens.logprobs
-        return _completion(backend.address, request, read, ids, logprobs, seconds)
+        completion = _completion(backend.address, request, read, ids, logprobs, seconds)
+        if read.sglext is not None:
+            return await with_routes(backend.address, request, completion, read.sglext.routed_experts, read_int32)
+        return await with_routes(backend.address, request, completion, read.choices[0].routed_experts, read_npy)
 
     def _encode(self, backend: Endpoint, request: GenerateRequest, *, streams: bool) -> bytes:
         wire = _Request(
@@ -216,6 +231,9 @@ class Completions:
             stream=streams or UNSET,
             stream_options=COUNTS if streams else UNSET,
             stream_interval=STREAM_INTERVAL if streams else UNSET,
+            routed_experts_prompt_start=UNSET if request.routes is None else request.routes.start,
+            return_routed_experts=UNSET if request.routes is None else True,
+            routed_experts_start_len=UNSET if request.routes is None else request.routes.start,
             **sampling_fields(request),
         )
         return self._encoder.encode(wire)

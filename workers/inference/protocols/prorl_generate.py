@@ -17,6 +17,7 @@ from workers.inference.protocols.answers import check_tokens, decode, require_ok
 from workers.inference.protocols.sampling import SamplingFields, sampling_fields
 from workers.inference.protocols.streams import say_whole
 from workers.inference.request import GenerateRequest
+from workers.inference.routes import RoutesMissing
 from workers.inference.transport import HttpTransport
 
 ROUTE = "/generate"
@@ -54,6 +55,11 @@ class ProrlGenerate:
 
     async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling closes the connection."""
+        if request.routes is not None:
+            raise RoutesMissing(
+                f"backend {backend.address}: {ROUTE} with prompt_ids has no routed experts, as the batch wants; "
+                "serve the pool with vLLM or SGLang"
+            )
         started = time.perf_counter()
         ids, model = list(request.prompt_ids), backend.adapter or backend.model or UNSET
         wire = _Request(prompt_ids=ids, model=model, **sampling_fields(request))

@@ -23,6 +23,7 @@ from workers.inference.protocols.sampling import NeutralFields
 from workers.inference.protocols.spans import WeightVersion, first_and_last, read_spans
 from workers.inference.protocols.streams import Lossy, check_count, ended, refuse_error, say_whole
 from workers.inference.request import GenerateRequest
+from workers.inference.routes import read_int32, with_routes
 from workers.inference.transport import HttpTransport
 
 ROUTE: Final = "/generate"
@@ -53,6 +54,8 @@ class _Request(msgspec.Struct, kw_only=True):
     stream: bool = False
     cache_salt: str | UnsetType = UNSET
     lora_path: str | UnsetType = UNSET
+    return_routed_experts: bool | UnsetType = UNSET
+    routed_experts_start_len: int | UnsetType = UNSET
 
 
 class _Finish(msgspec.Struct):
@@ -70,6 +73,7 @@ class _MetaInfo(msgspec.Struct):
     cached_tokens: int | None = None
     weight_version: str | None = None
     weight_versions: list[WeightVersion] | None = None
+    routed_experts: bytes | None = None  # int32 numbers, in base64
 
 
 class _Answer(msgspec.Struct):
@@ -177,7 +181,8 @@ class SglangGenerate:
         else:
             with self._lossy.counting(backend.address):
                 read = stream.answer()
-        return self._read(backend.address, request, read, before, time.perf_counter() - started)
+        completion = self._read(backend.address, request, read, before, time.perf_counter() - started)
+        return await with_routes(backend.address, request, completion, read.meta_info.routed_experts, read_int32)
 
     def _encode(self, backend: Endpoint, request: GenerateRequest, *, streams: bool) -> bytes:
         sampling = _SamplingParams(
@@ -196,6 +201,8 @@ class SglangGenerate:
             sampling_params=sampling,
             cache_salt=backend.cache_salt or UNSET,
             lora_path=backend.adapter or UNSET,
+            return_routed_experts=UNSET if request.routes is None else True,
+            routed_experts_start_len=UNSET if request.routes is None else request.routes.start,
         )
         return self._encoder.encode(wire)
 

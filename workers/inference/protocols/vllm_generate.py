@@ -29,6 +29,7 @@ from workers.inference.protocols.streams import (
     say_whole,
 )
 from workers.inference.request import GenerateRequest
+from workers.inference.routes import read_npy, with_routes
 from workers.inference.transport import HttpTransport
 
 ROUTE = "/inference/v1/generate"
@@ -39,6 +40,7 @@ _DIGITS = 10  # of an id: more than any vocabulary has
 class _SamplingParams(SamplingFields, kw_only=True):
     logprobs: int = 0  # the sampled token's, and no others
     stream_interval: int | UnsetType = UNSET
+    routed_experts_prompt_start: int | UnsetType = UNSET
 
 
 class _Request(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -67,6 +69,7 @@ class _Choice(msgspec.Struct):
     logprobs: _Logprobs | None = None
     stop_reason: int | str | None = None
     weight_versions: list[WeightVersion] | None = None
+    routed_experts: bytes | None = None  # a .npy file, in base64; of a stream with its last event alone
 
 
 class _PromptDetails(msgspec.Struct):
@@ -99,6 +102,7 @@ class _Delta(msgspec.Struct):
     logprobs: _Logprobs | None = None
     stop_reason: int | str | None = None
     weight_versions: list[WeightVersion] | None = None
+    routed_experts: bytes | None = None
 
 
 class _Event(msgspec.Struct):
@@ -138,6 +142,7 @@ class _Stream:
             finish_reason=last.finish_reason or "",
             stop_reason=last.stop_reason,
             weight_versions=last.weight_versions,
+            routed_experts=last.routed_experts,
         )
         return _Answer(choices=[choice], usage=self._usage)
 
@@ -203,14 +208,19 @@ class VllmGenerate:
         else:
             with self._lossy.counting(backend.address):
                 read, logprobs = stream.answer(), tokens.logprobs
-        return _completion(backend.address, request, read, logprobs, seconds)
+        completion = _completion(backend.address, request, read, logprobs, seconds)
+        return await with_routes(backend.address, request, completion, read.choices[0].routed_experts, read_npy)
 
     def _encode(self, backend: Endpoint, request: GenerateRequest, *, streams: bool) -> bytes:
         interval = STREAM_INTERVAL if streams else UNSET
         wire = _Request(
             request_id=request.request_id,
             token_ids=list(request.prompt_ids),
-            sampling_params=_SamplingParams(**sampling_fields(request), stream_interval=interval),
+            sampling_params=_SamplingParams(
+                **sampling_fields(request),
+                stream_interval=interval,
+                routed_experts_prompt_start=UNSET if request.routes is None else request.routes.start,
+            ),
             stream=streams,
             stream_options=COUNTS if streams else None,
             model=backend.adapter or backend.model,

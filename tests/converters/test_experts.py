@@ -1,0 +1,73 @@
+"""verl and SkyRL get the routed experts of each row as they take them, by their own published checks."""
+
+import typing
+
+import msgspec
+import numpy as np
+import pytest
+
+from prorl_mq.converters import experts, skyrl, verl
+from prorl_mq.converters.rollout import Rollout
+from prorl_mq.schema.trajectory import ExpertRoutes, RoutedExperts
+from prorl_mq.testing.experts import FakeExperts
+from tests.converters.made import ALL, compacted, with_tools
+from tests.converters.test_skyrl import accepted
+
+FEW = RoutedExperts(layers=3, top_k=2, experts=8)
+MANY = RoutedExperts(layers=2, top_k=3, experts=300)
+
+
+def routed(made: Rollout, of: RoutedExperts) -> Rollout:
+    """The rollout as it would be with routes."""
+    segments = []
+    for segment in made.trajectory.segments:
+        told = FakeExperts(of=of).numbers([*segment.prompt_ids, *segment.response_ids])
+        data = b"".join(each.to_bytes(of.bytes_an_id, "little") for each in told)
+        segments.append(msgspec.structs.replace(segment, routes=ExpertRoutes(of=of, start=0, data=data)))
+    return msgspec.structs.replace(made, trajectory=msgspec.structs.replace(made.trajectory, segments=segments))
+
+
+def expected(ids: list[int], of: RoutedExperts) -> typing.Any:
+    return np.array(FakeExperts(of=of).numbers(ids)).reshape(-1, of.layers, of.top_k)
+
+
+@pytest.mark.parametrize("of", [FEW, MANY])
+def test_verl_gets_a_row_for_each_token_but_the_last(of: RoutedExperts) -> None:
+    for make in ALL.values():
+        made = make()
+        for output in verl.outputs(routed(made, of)):
+            found = output["routed_experts"]
+            ids = [*output["prompt_ids"], *output["response_ids"]]
+            assert found.shape == (len(ids) - 1, of.layers, of.top_k)
+            assert found.dtype == ("uint8" if of is FEW else "int16")
+            assert (found == expected(ids, of)).all()
+        assert all("routed_experts" not in output for output in verl.outputs(made))
+
+
+def test_a_row_that_is_cut_has_no_more_rows_than_tokens() -> None:
+    [output] = verl.outputs(routed(with_tools(), FEW), prompt_length=1, response_length=7)
+    ids = [*output["prompt_ids"], *output["response_ids"]]
+    whole = [*with_tools().trajectory.segments[0].prompt_ids, *with_tools().trajectory.segments[0].response_ids]
+    assert whole[: len(ids)] == ids
+    assert output["routed_experts"].shape[0] == len(ids)
+    assert (output["routed_experts"] == expected(whole, FEW)[: len(ids)]).all()
+
+
+@pytest.mark.parametrize("of", [FEW, MANY])
+def test_skyrl_gets_an_array_a_row_and_a_lost_one_has_some_that_replay(of: RoutedExperts) -> None:
+    made = skyrl.output([routed(with_tools(), of), routed(compacted(), of), None])
+    accepted(made, 3, step_wise=True)
+    arrays = made["rollout_expert_indices"]
+    assert arrays is not None
+    for prompt, response, found in zip(made["prompt_token_ids"], made["response_ids"], arrays, strict=True):
+        assert 1 <= found.shape[0] <= len(prompt) + len(response)
+        assert found.shape[1:] == (of.layers, of.top_k)
+    assert (arrays[0] == expected([*made["prompt_token_ids"][0], *made["response_ids"][0]], of)).all()
+    assert arrays[-1].tolist() == [[list(range(of.top_k))] * of.layers]
+
+
+def test_a_batch_of_which_one_has_none_has_none() -> None:
+    """SkyRL takes routes of each row, or of none."""
+    assert skyrl.output([routed(with_tools(), FEW), with_tools()])["rollout_expert_indices"] is None
+    assert skyrl.output([with_tools()])["rollout_expert_indices"] is None
+    assert experts.array(experts.placeholder(MANY)).shape == (1, 2, 3)
