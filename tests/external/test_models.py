@@ -1,5 +1,6 @@
 """A harness asks models of other pools by name: each is sampled by its own, recorded, and not trained."""
 
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import check
 from tests.agent.chat import ScriptedPolicy, tooled
 from tests.external.conftest import HELLO, Attempt, attempt
+from tests.external.test_wires import BODIES, ROUTES
 from workers.agent.result import LoopEnd
+from workers.external import gateway
 from workers.handler import OtherModel
 from workers.handlers.harbor.row import TaskRow
 from workers.handlers.rows import BadRow, fitting
@@ -22,6 +25,7 @@ from workers.inference.protocol import InferenceError
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"
 DONE = LoopEnd(reason="finish")
+NAMES = ("policy", "policy-small", "critic")
 
 
 @pytest.fixture
@@ -67,7 +71,7 @@ async def test_each_model_is_sampled_by_its_own_pool_and_one_is_trained(door: Pa
         found = await made.recording.trajectory(DONE)
     assert found is not None
     check(found)
-    assert [each["id"] for each in listed] == ["policy", *others]
+    assert [each["id"] for each in listed] == ["policy", "policy-small", *others]
     if not declared:
         assert {turn.model for turn in found.turns} == {""}
         return
@@ -81,6 +85,26 @@ async def test_each_model_is_sampled_by_its_own_pool_and_one_is_trained(door: Pa
     ids = [*found.segments[1].prompt_ids, *found.segments[1].response_ids]
     assert ids[: len(policy.prompts[1])] == policy.prompts[1], "its conversation continues, too"
     assert len(made.policy.prompts) == 2, "the policy was asked for its own alone"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("route", ROUTES)
+async def test_an_answer_tells_the_model_that_has_given_it(door: Path, route: str, stream: bool) -> None:
+    """Under another name the policy answers, and says so."""
+    body = BODIES[route] | {"stream": stream}
+    async with attempt(door, ["One."] * 3, others={"critic": critic("No.")}) as (made, client):
+        for model, answers in {**{name: name for name in NAMES}, "gpt-9": "policy"}.items():
+            answer = await client.post(route, json=body | {"model": model}, headers=made.headers)
+            assert set(re.findall(r'"model": "([^"]*)"', answer.text)) == {answers}
+
+
+async def test_a_stream_that_waits_tells_the_model_too(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "OPENS_S", 0.0)
+    body = BODIES[CHAT] | {"stream": True, "model": "critic"}
+    async with attempt(door, [], others={"critic": critic("No.")}) as (made, client):
+        answer = await client.post(CHAT, json=body, headers=made.headers)
+    assert "chatcmpl-waiting" in answer.text
+    assert set(re.findall(r'"model": "([^"]*)"', answer.text)) == {"critic"}
 
 
 async def test_a_model_that_cannot_be_asked_fails_the_attempt(door: Path) -> None:

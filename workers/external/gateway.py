@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import uvicorn
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
@@ -44,7 +45,7 @@ class ChatApi(Protocol):
     def read(self, given: Given, memory: RequestMemory, /) -> Request: ...
     def written(self, reply: RecordedReply, asked: Request, created: int, /) -> Mapping[str, Any]: ...
     def events(self, reply: RecordedReply, asked: Request, created: int, beats: int, /) -> Iterator[str]: ...
-    def heartbeat(self, created: int, beats: int, /) -> str: ...
+    def heartbeat(self, asked: Request, created: int, beats: int, /) -> str: ...
     def failure(self, error: Mapping[str, Any], /) -> str: ...
 
 
@@ -62,6 +63,7 @@ class Gateway:
     def __init__(self, recording: Recording) -> None:
         self.key: str = secrets.token_urlsafe(24)
         self._recording = recording
+        self._names = (POLICY, SMALL, *recording.others)
         self._memory = {route: RequestMemory() for route in WIRES}
         self._revoked = False
         routes = [Route(route, self._asked, methods=["POST"]) for route in WIRES]
@@ -92,8 +94,7 @@ class Gateway:
         return _error(401, "authentication_error", "this key is not that of a running attempt")
 
     async def _models(self, request: HttpRequest) -> Response:
-        names = (POLICY, *self._recording.others)
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "prorl-mq"} for name in names]
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "prorl-mq"} for name in self._names]
         return self._refused(request) or JSONResponse({"object": "list", "data": models})
 
     async def _asked(self, request: HttpRequest) -> Response:
@@ -103,7 +104,7 @@ class Gateway:
         wire = WIRES[route]
         try:
             body = await _body(request)
-            asked = _read(wire, body, route, self._memory[route])
+            asked = self._named(_read(wire, body, route, self._memory[route]))
             session = next((found for name in _SESSIONS if (found := request.headers.get(name))), "")
             recording = self._recording.of(asked.model)
             work = asyncio.ensure_future(_ask(recording, asked, session))
@@ -115,6 +116,10 @@ class Gateway:
             text = json.dumps(wire.written(reply, asked, created))
             return AnswerDelivery(_whole(text), lambda: recording.lost(reply), media_type="application/json")
         return _stream(recording, wire, asked, created, work, route)
+
+    def _named(self, asked: Request) -> Request:
+        """The request under the name of the model that answers it, which the answer tells."""
+        return asked if asked.model in self._names else replace(asked, model=POLICY)
 
 
 async def _ask(recording: Recording, asked: Request, session: str) -> RecordedReply:
@@ -139,7 +144,7 @@ def _stream(
         beats = 0
         try:
             while not work.done():
-                yield wire.heartbeat(created, beats), False
+                yield wire.heartbeat(asked, created, beats), False
                 beats += 1
                 await asyncio.wait({work}, timeout=BEATS_S)
             found = list(wire.events(work.result(), asked, created, beats))
