@@ -54,8 +54,9 @@ def generator(theirs: Any) -> type:
             run_id: str = "skyrl",
             token: str | None = None,
             sources: Mapping[str, str] | None = None,
+            model: str = "",
         ) -> None:
-            self._run = ServiceRun(url=url, run_id=run_id, token=token, sources=dict(sources or {}))
+            self._run = ServiceRun(url=url, run_id=run_id, token=token, sources=dict(sources or {}), model=model)
             self._cfg = cfg
 
         async def generate(self, input_batch: Any, *_: Any, **__: Any) -> Any:

@@ -45,9 +45,10 @@ class ServiceRun(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     token: str | None = None
     sources: Mapping[str, str] = {}  # data sources of rows, and those of task families
+    model: str = ""  # whose rows it trains on, where a task trains several models; empty: the policy's
 
     async def rollouts(self) -> Rollouts:
-        return await shared(self.url, self.run_id, token=self.token)
+        return await shared(self.url, self.run_id, token=self.token, model=self.model)
 
     def task(self, row: Mapping[str, Any]) -> Task:
         return task_of(row, self.sources)
@@ -65,7 +66,10 @@ class InRun:
         run_id: str | None = None,
         token: str | None = None,
         sources: Mapping[str, str] | None = None,
+        model: str = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._run = ServiceRun(url=url, run_id=run_id or self.run_id, token=token, sources=dict(sources or {}))
+        self._run = ServiceRun(
+            url=url, run_id=run_id or self.run_id, token=token, sources=dict(sources or {}), model=model
+        )

@@ -9,13 +9,16 @@ from typing import Any
 import httpx
 import pytest
 
-from prorl_mq.schema.messages import Sampling
+from prorl_mq.converters.rollout import Rollout, completions, rollout
+from prorl_mq.errors import NotTrainable
+from prorl_mq.schema.messages import Outcome, SampleRecord, Sampling
 from prorl_mq.schema.trajectory import check
 from tests.agent.chat import ScriptedPolicy, tooled
 from tests.external.conftest import HELLO, Attempt, attempt
 from tests.external.test_wires import BODIES, ROUTES
 from workers.agent.result import LoopEnd
-from workers.external import gateway
+from workers.external.gateway import WIRES
+from workers.external.request import Request
 from workers.handler import OtherModel
 from workers.handlers.harbor.row import TaskRow
 from workers.handlers.rows import BadRow, fitting
@@ -87,6 +90,37 @@ async def test_each_model_is_sampled_by_its_own_pool_and_one_is_trained(door: Pa
     assert len(made.policy.prompts) == 2, "the policy was asked for its own alone"
 
 
+@pytest.mark.parametrize("trained", [True, False])
+async def test_two_policies_are_trained_from_one_episode(door: Path, trained: bool) -> None:
+    """Each on what it sampled itself, behind what it was sent. The control: one that the task does not train."""
+    other = critic("No.", "Yes.", "Superseded.")._replace(trained=trained)
+    async with attempt(door, ["One.", "Two.", "A title"], others={"critic": other}) as (made, client):
+        for model in ("policy", "critic"):
+            first = said(await asked(made, client, model, HELLO))
+            await asked(made, client, model, HELLO, first, HELLO)
+        await asked(made, client, "policy-small", HELLO)
+        await asked(made, client, "critic", HELLO)  # the same again: a row of its own, which nothing continues
+        found = await made.recording.trajectory(DONE)
+    assert found is not None
+    check(found)
+    policy = rollout("t", SampleRecord(job_id="r:g:0", index=0, outcome=Outcome.COMPLETED, reward=1.0), found)
+    assert tokens(made.renderer, policy) == ["One.", "Two."]
+    assert [each.left_out for each in found.turns if each.model] == (
+        ["", "", "superseded"] if trained else ["side"] * 3
+    )
+    if not trained:
+        with pytest.raises(NotTrainable, match="no token that model 'critic' is trained on"):
+            policy.of("critic")
+        return
+    ours: Any = other.policy
+    assert tokens(other.renderer, policy.of("critic")) == ["No.", "Yes."]
+    assert [each.prompt_ids for each in completions(policy.of("critic"))] == ours.prompts[:2]
+
+
+def tokens(renderer: Any, found: Rollout) -> list[str]:
+    return [renderer.parse(each.ids).text for each in completions(found)]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("route", ROUTES)
 async def test_an_answer_tells_the_model_that_has_given_it(door: Path, route: str, stream: bool) -> None:
@@ -98,13 +132,10 @@ async def test_an_answer_tells_the_model_that_has_given_it(door: Path, route: st
             assert set(re.findall(r'"model": "([^"]*)"', answer.text)) == {answers}
 
 
-async def test_a_stream_that_waits_tells_the_model_too(door: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "OPENS_S", 0.0)
-    body = BODIES[CHAT] | {"stream": True, "model": "critic"}
-    async with attempt(door, [], others={"critic": critic("No.")}) as (made, client):
-        answer = await client.post(CHAT, json=body, headers=made.headers)
-    assert "chatcmpl-waiting" in answer.text
-    assert set(re.findall(r'"model": "([^"]*)"', answer.text)) == {"critic"}
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses", "/v1/completions"])
+def test_a_stream_that_waits_tells_the_model_too(route: str) -> None:
+    asked = Request(history=(), model="critic")
+    assert '"model": "critic"' in WIRES[route].heartbeat(asked, 0, 0)
 
 
 async def test_a_model_that_cannot_be_asked_fails_the_attempt(door: Path) -> None:
@@ -134,6 +165,8 @@ async def test_each_model_has_the_limits_for_itself_and_ends_the_rollout_at_them
         ({"policies": {"": "judges"}}, "'' is the policy's"),
         ({"policies": {"critic": ""}}, "'critic' names no pool"),
         ({"agent": None}, "the row names none"),
+        ({"trained": ["critics"]}, "'critics' is none of the row's policies.*critic"),
+        ({"trained": ["critic"]}, None),
         ({}, None),
     ],
 )

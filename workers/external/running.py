@@ -61,7 +61,7 @@ async def run_external(
     interceptor: Interceptor | None = None,
     others: Mapping[str, OtherModel] = {},
 ) -> ExternalResult:
-    """One rollout. `others`: models of other pools by the names that the harness asks them by; they are not trained.
+    """One rollout. `others`: models of other pools by the names that the harness asks them by.
 
     Raises `ValueError` for `others` by the policy's names, `InferenceError` when the policy could not be reached,
     `HarnessFailed`, `SandboxError`, and what the interceptor raises.
