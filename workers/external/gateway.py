@@ -66,6 +66,7 @@ class Gateway:
         self._names = (POLICY, SMALL, *recording.others)
         self._memory = {route: RequestMemory() for route in WIRES}
         self._revoked = False
+        self.refused = ""  # why the last request got 400, while none has been answered since
         routes = [Route(route, self._asked, methods=["POST"]) for route in WIRES]
         self.app = Starlette(routes=[Route("/v1/models", self._models), *routes])
 
@@ -104,10 +105,10 @@ class Gateway:
         wire = WIRES[route]
         try:
             body = await _body(request)
-            asked = self._named(_read(wire, body, route, self._memory[route]))
+            asked = self._read(wire, body, route)
             session = next((found for name in _SESSIONS if (found := request.headers.get(name))), "")
             recording = self._recording.of(asked.model)
-            work = asyncio.ensure_future(_ask(recording, asked, session))
+            work = asyncio.ensure_future(self._ask(recording, asked, session))
             reply = await _unless_gone(request, work, OPENS_S if asked.stream else None)
         except Exception as error:
             status, told = _fault(error, route)
@@ -117,22 +118,34 @@ class Gateway:
             return AnswerDelivery(_whole(text), lambda: recording.lost(reply), media_type="application/json")
         return _stream(recording, wire, asked, created, work, route)
 
-    def _named(self, asked: Request) -> Request:
-        """The request under the name of the model that answers it, which the answer tells."""
+    def _read(self, wire: ChatApi, body: bytes, route: str) -> Request:
+        """The request under the name of the model that answers it, which the answer tells. Raises `BadRequest`."""
+        with self._noting():
+            asked = _read(wire, body, route, self._memory[route])
         return asked if asked.model in self._names else replace(asked, model=POLICY)
 
+    async def _ask(self, recording: Recording, asked: Request, session: str) -> RecordedReply:
+        side = asked.model == SMALL
+        try:
+            with self._noting():
+                reply = await recording.ask(
+                    asked.history, asked.tools, asked.max_tokens, stop=asked.stop, side=side, session=session
+                )
+        except _ANSWERED:
+            raise
+        except Exception as error:  # ours: whatever the harness makes of it is not the policy's work
+            recording.fail(error)
+            raise InferenceError(f"the gateway has failed: {type(error).__name__}") from error
+        self.refused = ""
+        return reply
 
-async def _ask(recording: Recording, asked: Request, session: str) -> RecordedReply:
-    side = asked.model == SMALL
-    try:
-        return await recording.ask(
-            asked.history, asked.tools, asked.max_tokens, stop=asked.stop, side=side, session=session
-        )
-    except _ANSWERED:
-        raise
-    except Exception as error:  # ours: whatever the harness makes of it is not the policy's work
-        recording.fail(error)
-        raise InferenceError(f"the gateway has failed: {type(error).__name__}") from error
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except (BadRequest, TemplateError) as error:
+            self.refused = str(error)
+            raise
 
 
 def _stream(
