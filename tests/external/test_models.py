@@ -138,6 +138,23 @@ def test_a_stream_that_waits_tells_the_model_too(route: str) -> None:
     assert '"model": "critic"' in WIRES[route].heartbeat(asked, 0, 0)
 
 
+async def test_one_model_is_looked_up_as_clients_do_and_a_route_that_is_not_served_is_named(door: Path) -> None:
+    """Claude Code asks for counts of tokens, an agent may ask for embeddings: they hear what is there."""
+    async with attempt(door, [], others={"org/critic": critic()}) as (made, client):
+        for name in ("policy", "org/critic"):
+            found = await client.get(f"/v1/models/{name}", headers=made.headers)
+            assert (found.status_code, found.json()["id"]) == (200, name)
+        other = await client.get("/v1/models/gpt-9", headers=made.headers)
+        assert (other.status_code, other.json()["error"]["message"]) == (
+            404, "there is no model 'gpt-9': policy, policy-small, org/critic",
+        )  # fmt: skip
+        assert (await client.get("/v1/models/gpt-9")).status_code == 401
+        for method, route in (("POST", "/v1/embeddings"), ("GET", CHAT), ("POST", "/v1/messages/count_tokens")):
+            lost = await client.request(method, route, headers=made.headers)
+            assert lost.status_code == 404
+            assert lost.json()["error"]["message"].startswith(f"{method} {route} is not served here. Send POST to /v1/")
+
+
 async def test_a_model_that_cannot_be_asked_fails_the_attempt(door: Path) -> None:
     others = {"critic": OtherModel(Lost(), tooled())}
     async with attempt(door, ["One."], others=others) as (made, client):

@@ -68,7 +68,8 @@ class Gateway:
         self._revoked = False
         self.refused = ""  # why the last request got 400, while none has been answered since
         routes = [Route(route, self._asked, methods=["POST"]) for route in WIRES]
-        self.app = Starlette(routes=[Route("/v1/models", self._models), *routes])
+        routes += [Route("/v1/models", self._models), Route("/v1/models/{name:path}", self._models)]
+        self.app = Starlette(routes=routes, exception_handlers={404: _no_route, 405: _no_route})
 
     @contextlib.asynccontextmanager
     async def listening(self, door: Path) -> AsyncIterator[None]:
@@ -96,7 +97,13 @@ class Gateway:
 
     async def _models(self, request: HttpRequest) -> Response:
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "prorl-mq"} for name in self._names]
-        return self._refused(request) or JSONResponse({"object": "list", "data": models})
+        name = request.path_params.get("name")
+        one = next((each for each in models if each["id"] == name), None)
+        if name is not None and one is None:
+            found: Response = _error(404, "not_found_error", f"there is no model {name!r}: {', '.join(self._names)}")
+        else:
+            found = JSONResponse(one or {"object": "list", "data": models})
+        return self._refused(request) or found
 
     async def _asked(self, request: HttpRequest) -> Response:
         if (refused := self._refused(request)) is not None:
@@ -185,6 +192,12 @@ def _read(wire: ChatApi, body: bytes, route: str, memory: RequestMemory) -> Requ
     except (AttributeError, TypeError, KeyError, ValueError) as error:
         said = f"a value in the body has the wrong type ({type(error).__name__}: {error})"
         raise BadRequest(f"{said}. Send each as the API defines it; given: {', '.join(sorted(given))}") from error
+
+
+async def _no_route(request: HttpRequest, _: Exception) -> Response:
+    asked = f"{request.method} {request.url.path}"
+    told = f"{asked} is not served here. Send POST to {', '.join(WIRES)}, or GET to /v1/models"
+    return _error(404, "not_found_error", told)
 
 
 async def _whole(text: str) -> AsyncIterator[Piece]:
