@@ -28,6 +28,7 @@ class OtherModel(NamedTuple):
 
     policy: Policy
     renderer: Any
+    trained: bool = False
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,9 +260,10 @@ class Run(Protocol):
     def sandbox(self) -> Sandbox | None: ...
     @property
     def policy(self) -> Policy: ...
-    async def model(self, pool: str) -> OtherModel:
-        """A model of another pool of the job's tenant, such as a user simulator's or a frozen sub-agent's. What it says
-        is not trained. Raises `TemplateError` where the pool's tokenizer cannot be used, or `NoModels`.
+    async def model(self, pool: str, *, trained: bool = False) -> OtherModel:
+        """A model of another pool of the job's tenant. `trained`: what a third-party agent hears of it is trained, with
+        log-probabilities as exact as the batch asks of the policy's. Raises `TemplateError` where the pool's tokenizer
+        cannot be used, `NoModels`, and what makes the job fail for a pool of another tenant.
         """
         ...
 

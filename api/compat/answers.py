@@ -50,7 +50,7 @@ def body(call: CompatRollout, record: GroupRecord, trajectory: Trajectory | None
     line = events(sample.job_id, record.timelines.get(sample.job_id, ""))
     end = _ending(sample, line)
     solved = sample.reward is not None and sample.reward > RESOLVED_ABOVE
-    told = versions(trajectory.segments) if trajectory is not None else None
+    told = versions([each for _, each in trajectory.of_model("")]) if trajectory is not None else None
     return {
         "messages": _messages(call, trajectory),
         "tools": list(trajectory.tools) if trajectory is not None else [],

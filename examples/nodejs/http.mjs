@@ -4,6 +4,10 @@
 import { readFile } from 'node:fs/promises';
 
 const [url, run, file] = process.argv.slice(2);
+if (!file) {
+  console.error('usage: node http.mjs URL RUN BATCH.json');
+  process.exit(2);
+}
 const token = process.env.PRORL_TOKEN;
 const headers = { 'content-type': 'application/json', ...(token && { authorization: `Bearer ${token}` }) };
 const sleep = (seconds) => new Promise((done) => setTimeout(done, seconds * 1000));

@@ -1,7 +1,8 @@
 // The same trainer over Redis alone: one stream takes its batch, another brings the answer and the closed groups.
 //
 //   npm install      (ioredis and @msgpack/msgpack)
-//   node redis.mjs redis://127.0.0.1:6379 TENANT RUN BATCH.json      (PRORL_NAMESPACE, if not prorl)
+//   node redis.mjs redis://127.0.0.1:6379 TENANT RUN BATCH.json      (PRORL_NAMESPACE, if not prorl;
+//                                                           `prorl-mq up` prints its Redis: unix:///PATH)
 import { randomUUID } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { inflateSync } from 'node:zlib';
@@ -9,6 +10,10 @@ import { decode, encode } from '@msgpack/msgpack';
 import Redis from 'ioredis';
 
 const [url, tenant, run, file] = process.argv.slice(2);
+if (!file) {
+  console.error('usage: node redis.mjs REDIS_URL TENANT RUN BATCH.json');
+  process.exit(2);
+}
 const prefix = `{${process.env.PRORL_NAMESPACE ?? 'prorl'}}:`;
 const results = `${prefix}results:${tenant}:${run}`;
 const redis = new Redis(url);

@@ -95,9 +95,14 @@ class LightningRollout:
 
 
 def create_app(
-    url: str, token: str | None = None, *, run_id: str = "agent-lightning", sources: Mapping[str, str] | None = None
+    url: str,
+    token: str | None = None,
+    *,
+    run_id: str = "agent-lightning",
+    sources: Mapping[str, str] | None = None,
+    model: str = "",
 ) -> Starlette:
-    """The server of one run. `sources` renames data sources to those of task families."""
+    """The server of one run. `sources` renames data sources to those of task families; `model`: whose rows it gives."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -106,7 +111,8 @@ def create_app(
         state.gate = {"paused": False, "retry_after_seconds": 5, "reason": None}
         state.resumed = asyncio.Event()
         state.resumed.set()
-        async with state.client, Rollouts(state.client, run_id) as state.rollouts, asyncio.TaskGroup() as state.work:
+        state.rollouts = Rollouts(state.client, run_id, model=model)
+        async with state.client, state.rollouts, asyncio.TaskGroup() as state.work:
             yield
             for each in state.known.values():
                 each.work.cancel()

@@ -52,8 +52,9 @@ def workflow(theirs: Any) -> type:
             run_id: str = "areal",
             token: str | None = None,
             sources: Mapping[str, str] | None = None,
+            model: str = "",
         ) -> None:
-            self._run = ServiceRun(url=url, run_id=run_id, token=token, sources=dict(sources or {}))
+            self._run = ServiceRun(url=url, run_id=run_id, token=token, sources=dict(sources or {}), model=model)
             self._gconfig = gconfig
 
         async def arun_episode(self, engine: Any, data: dict[str, Any]) -> Any:

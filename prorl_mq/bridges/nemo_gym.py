@@ -51,14 +51,22 @@ def __getattr__(name: str) -> Any:
 
 
 def create_app(
-    url: str, token: str | None = None, *, run_id: str = "nemo-gym", sources: Mapping[str, str] | None = None
+    url: str,
+    token: str | None = None,
+    *,
+    run_id: str = "nemo-gym",
+    sources: Mapping[str, str] | None = None,
+    model: str = "",
 ) -> Starlette:
-    """The server of one run. `sources` renames data sources to those of task families."""
+    """The server of one run. `sources` renames data sources to those of task families; `model`: whose rows it gives."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         """One reader of results for all requests."""
-        async with AsyncClient(url, token=token) as client, Rollouts(client, run_id) as app.state.rollouts:
+        async with (
+            AsyncClient(url, token=token) as client,
+            Rollouts(client, run_id, model=model) as app.state.rollouts,
+        ):
             yield
 
     routes = [

@@ -55,6 +55,7 @@ def generator(theirs: Any) -> type:
             run_id: str = "skyrl",
             token: str | None = None,
             sources: Mapping[str, str] | None = None,
+            model: str = "",
             routed_experts: Mapping[str, int] | None = None,
         ) -> None:
             self._run = ServiceRun(
@@ -62,6 +63,7 @@ def generator(theirs: Any) -> type:
                 run_id=run_id,
                 token=token,
                 sources=dict(sources or {}),
+                model=model,
                 routed_experts=experts_of(routed_experts),
             )
             self._cfg = cfg

@@ -5,9 +5,9 @@
     --dynamic-sampling-filter-path prorl_mq.bridges.slime.whole_groups
 
 The service's address is PRORL_URL, or `prorl_url` of `--custom-config-path`, which may also have `prorl_run`,
-`prorl_sources` and `prorl_data_source`. A row is `sample.metadata` (`--metadata-key`), with the sample's prompt and
-label where it has none of its own. Written from slime's and miles' source of August 2026; neither is in a package
-registry.
+`prorl_sources`, `prorl_data_source` and `prorl_model`. A row is `sample.metadata` (`--metadata-key`), with the
+sample's prompt and label where it has none of its own. Written from slime's and miles' source of August 2026; neither
+is in a package registry.
 
 * Limits: `max_new_tokens` is slime's length of a response: rows are cut to it.
 * Rows: a sample for each, all with one `rollout_id`. slime averages the tokens of a rollout first, and then rollouts,
@@ -46,7 +46,9 @@ async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], e
         limits["max_context_tokens"] = context
     sampling = sampling_of({name: each for name, each in sampling_params.items() if name != "sampling_seed"}, **limits)
     url, token = (args.prorl_url, os.environ.get("PRORL_TOKEN")) if getattr(args, "prorl_url", None) else address()
-    rollouts = await shared(url, getattr(args, "prorl_run", "slime"), token=token)
+    rollouts = await shared(
+        url, getattr(args, "prorl_run", "slime"), token=token, model=getattr(args, "prorl_model", "")
+    )
     purpose = Purpose.EVAL if evaluation else Purpose.TRAIN
     try:
         [found] = await rollouts.of(_task(args, sample), sampling=sampling, purpose=purpose)

@@ -51,10 +51,11 @@ class ServiceRun(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     token: str | None = None
     sources: Mapping[str, str] = {}  # data sources of rows, and those of task families
+    model: str = ""  # whose rows it trains on, where a task trains several models; empty: the policy's
     routed_experts: RoutedExperts | None = None  # of the trainer's model, where it replays routing
 
     async def rollouts(self) -> Rollouts:
-        return await shared(self.url, self.run_id, token=self.token)
+        return await shared(self.url, self.run_id, token=self.token, model=self.model)
 
     def sampled(self, sampling: Sampling) -> Sampling:
         """The trainer's sampling, with what the bridge itself was told."""
@@ -76,7 +77,10 @@ class InRun:
         run_id: str | None = None,
         token: str | None = None,
         sources: Mapping[str, str] | None = None,
+        model: str = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._run = ServiceRun(url=url, run_id=run_id or self.run_id, token=token, sources=dict(sources or {}))
+        self._run = ServiceRun(
+            url=url, run_id=run_id or self.run_id, token=token, sources=dict(sources or {}), model=model
+        )

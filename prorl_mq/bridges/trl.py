@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def rollout_func(
-    url: str, task_of: Callable[[Any], Task], *, run_id: str = "trl", token: str | None = None
+    url: str, task_of: Callable[[Any], Task], *, run_id: str = "trl", token: str | None = None, model: str = ""
 ) -> Callable[[Sequence[Any], Any], Output]:
     """A function that TRL calls with its prompts and itself."""
 
@@ -54,7 +54,7 @@ def rollout_func(
         async def ask() -> list[tuple[list[Rollout], str]]:
             async with (
                 AsyncClient(url, token=token) as client,
-                Rollouts(client, run_id) as rollouts,
+                Rollouts(client, run_id, model=model) as rollouts,
                 asyncio.TaskGroup() as tasks,
             ):
                 asked = [tasks.create_task(_group(rollouts, task, n, sampling, purpose)) for task, n in groups]

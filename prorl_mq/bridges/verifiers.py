@@ -88,6 +88,8 @@ class ProrlEnvConfig(vf.EnvConfig):
     token: str | None = None
     sources: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
     """Data sources of rows, and those of task families."""
+    model: str = ""
+    """Whose rows it gives, where a task trains several models; empty: the policy's."""
     purpose: Purpose = Purpose.TRAIN
     """`eval` in the environment of an evaluation: a request does not tell."""
 
@@ -99,7 +101,7 @@ class ProrlEnv(vf.Env[ProrlEnvConfig]):
     async def serving(self) -> AsyncIterator[None]:
         """One reader of results for all episodes; nothing of verifiers' own runs here."""
         client = AsyncClient(self.config.url, token=self.config.token)
-        async with client, Rollouts(client, self.config.run_id) as self._rollouts:
+        async with client, Rollouts(client, self.config.run_id, model=self.config.model) as self._rollouts:
             yield
 
     async def run(self, task: vf.Task, agents: Any) -> None:

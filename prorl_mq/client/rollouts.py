@@ -21,7 +21,7 @@ from prorl_mq.converters.rollout import TRAINABLE, Rollout, rollouts
 from prorl_mq.errors import InvalidBatch, NotTrainable, ProrlError, ServiceError
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Purpose, SampleRecord, Sampling, Task
 
-_OPEN: Final[dict[tuple[asyncio.AbstractEventLoop, str, str], tuple[AsyncClient, "Rollouts"]]] = {}
+_OPEN: Final[dict[tuple[asyncio.AbstractEventLoop, str, str, str], tuple[AsyncClient, "Rollouts"]]] = {}
 _NAMES: Final[Mapping[str, str]] = dict.fromkeys(
     ("max_tokens", "max_new_tokens", "max_generate_length", "max_completion_tokens"), "max_tokens_per_turn"
 )
@@ -40,10 +40,14 @@ CAUSES: Final = 3  # as many are told in one message
 
 
 class Rollouts:
-    """Asks for samples in one run. Leaving it cancels what was asked for and has not come."""
+    """Asks for samples in one run. Leaving it cancels what was asked for and has not come.
 
-    def __init__(self, client: AsyncClient, run_id: str, *, pool: str = "policy") -> None:
-        self._client, self._run_id, self._pool = client, run_id, pool
+    `model`: whose rows are wanted where a task trains several models, by the name that the task gives it; the policy's
+    if it is empty. `Rollout.of` gives those of another model of the same sample.
+    """
+
+    def __init__(self, client: AsyncClient, run_id: str, *, pool: str = "policy", model: str = "") -> None:
+        self._client, self._run_id, self._pool, self._model = client, run_id, pool, model
         self._asked: dict[str, asyncio.Future[ClosedGroup]] = {}
         self._given_up: set[str] = set()
         self._reader: asyncio.Task[None] | None = None
@@ -100,7 +104,7 @@ class Rollouts:
             found = await self._with_tokens(closed)
         finally:  # also of a group whose tokens cannot be read: nobody asks for it by its name again
             await asyncio.shield(self._acknowledge(closed))
-        return RolloutAnswer(rollouts=found, lost=_lost(task, n, found, closed.record))
+        return RolloutAnswer(rollouts=found, lost=_lost(task, n, found, closed.record, self._model))
 
     async def _end(self, name: str) -> None:
         self._given_up.add(name)
@@ -114,7 +118,7 @@ class Rollouts:
     async def _with_tokens(self, closed: ClosedGroup) -> list[Rollout]:
         jobs = [sample.job_id for sample in closed.record.samples if sample.trajectory and not sample.replaced]
         trajectories = await asyncio.gather(*map(self._client.trajectory, jobs))
-        return rollouts(closed.record, dict(zip(jobs, trajectories, strict=True)))
+        return rollouts(closed.record, dict(zip(jobs, trajectories, strict=True)), self._model)
 
     async def _read(self) -> None:
         """Until it is cancelled. An error reaches every call that waits; the next one begins a new reader."""
@@ -144,28 +148,32 @@ class RolloutAnswer(msgspec.Struct, frozen=True, kw_only=True):
     lost: str
 
 
-def _lost(task: Task, n: int, found: list[Rollout], record: GroupRecord) -> str:
+def _lost(task: Task, n: int, found: list[Rollout], record: GroupRecord, model: str) -> str:
     if len(found) >= n:
         return ""
     had = {each.sample.job_id for each in found}
-    causes = [f"{each.job_id} ended {each.outcome}{_cause(each)}" for each in record.samples if each.job_id not in had]
+    causes = [
+        f"{each.job_id} ended {each.outcome}{_cause(each, model)}" for each in record.samples if each.job_id not in had
+    ]
     told = "; ".join(causes[:CAUSES]) + (f"; and {len(causes) - CAUSES} more" if len(causes) > CAUSES else "")
     why = f"{len(found)} of {n} samples can be trained on ({record.verdict}: {record.reason or 'no reason'})"
     return f"task {task.task_id!r} ({task.data_source}): {why}" + (f". {told}" if told else "")
 
 
-def _cause(sample: SampleRecord) -> str:
+def _cause(sample: SampleRecord, model: str) -> str:
     if sample.error is not None:
         return f": {sample.error.type}: {sample.error.message}"
-    return " and sampled no token" if sample.outcome in TRAINABLE and sample.reward is not None else ""
+    if sample.outcome not in TRAINABLE or sample.reward is None:
+        return ""
+    return " and sampled no token" + (f" that model {model!r} is trained on" if model else "")
 
 
-async def shared(url: str, run_id: str, *, token: str | None = None) -> Rollouts:
+async def shared(url: str, run_id: str, *, token: str | None = None, model: str = "") -> Rollouts:
     """The one of this event loop, for trainers that make an object for each sample and tell it nothing of an end."""
-    place = (asyncio.get_running_loop(), url, run_id)
+    place = (asyncio.get_running_loop(), url, run_id, model)
     if place not in _OPEN:
         client = AsyncClient(url, token=token)
-        _OPEN[place] = (client, Rollouts(client, run_id))
+        _OPEN[place] = (client, Rollouts(client, run_id, model=model))
         await _OPEN[place][1].__aenter__()
     return _OPEN[place][1]
 

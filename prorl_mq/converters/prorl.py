@@ -29,8 +29,8 @@ Message = dict[str, Any]
 
 
 def messages(trajectory: Trajectory, *, segment: int | None = None, input_ids: bool = True) -> list[Message]:
-    """The messages of one segment: by default the last in which a token was sampled. Raises `NotTrainable`."""
-    sampled = [number for number, each in enumerate(trajectory.segments) if each.spans]
+    """The messages of one segment: by default the last in which the policy sampled a token. Raises `NotTrainable`."""
+    sampled = [number for number, each in trajectory.of_model("") if each.spans]
     if not sampled:
         raise NotTrainable("no token was sampled in this trajectory: it has no messages")
     number = sampled[-1] if segment is None else segment

@@ -15,16 +15,23 @@ TRAINABLE = frozenset({Outcome.COMPLETED, Outcome.TRUNCATED, Outcome.AGENT_ERROR
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
-    """One sample of a task. Make it with `rollout` or `rollouts`, which refuse what has no reward or no tokens."""
+    """One model's part in a sample of a task. Make it with `rollout` or `rollouts`, which refuse what has no reward or
+    no tokens.
+    """
 
     task_id: str
     sample: SampleRecord
     trajectory: Trajectory
     reward: float
+    model: str = ""  # whose rows these are: the policy, or another model by the name that the task gives it
+
+    def of(self, model: str) -> "Rollout":
+        """The part that another model has in the same sample; empty is the policy. Raises `NotTrainable`."""
+        return rollout(self.task_id, self.sample, self.trajectory, model)
 
     @property
     def rows(self) -> "list[TrainingRow]":
-        """All that is trained of the sample: each sampled token has mask 1 in one of them."""
+        """All that is trained of the model: each token that it sampled has mask 1 in one of them."""
         found = self.segments
         counts = [sum(segment.loss_mask) for _, segment in found]
         return [
@@ -55,8 +62,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def segments(self) -> list[tuple[int, Segment]]:
-        """The segments in which a token was sampled, with their numbers."""
-        return [(number, segment) for number, segment in enumerate(self.trajectory.segments) if segment.spans]
+        """The segments in which the model sampled a token that is trained, with their numbers."""
+        return _sampled(self.trajectory, self.model)
 
 
 class TrainingRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +81,7 @@ class TrainingRow(msgspec.Struct, frozen=True, kw_only=True):
     response_ids: Sequence[int]
     loss_mask: Sequence[int]
     logprobs: Sequence[float | None]
-    share: float  # of the sample's trained tokens
+    share: float  # of the tokens of the sample that its model is trained on
     routes: ExpertRoutes | None = None  # of all its tokens but the last one
 
 
@@ -104,25 +111,30 @@ def draw(name: str, shares: Sequence[float]) -> int:
     return next((place for place, end in enumerate(itertools.accumulate(shares)) if at < end), len(shares) - 1)
 
 
-def rollout(task_id: str, sample: SampleRecord, trajectory: Trajectory | None) -> Rollout:
+def rollout(task_id: str, sample: SampleRecord, trajectory: Trajectory | None, model: str = "") -> Rollout:
     """Raises `NotTrainable`: a sample without a reward must not be given one."""
     if sample.outcome not in TRAINABLE or sample.reward is None:
         raise NotTrainable(f"{sample.job_id} ended {sample.outcome} without a reward: leave it out of the batch")
-    if trajectory is None or not any(segment.spans for segment in trajectory.segments):
-        raise NotTrainable(f"{sample.job_id} sampled no token: leave it out of the batch")
-    return Rollout(task_id=task_id, sample=sample, trajectory=trajectory, reward=sample.reward)
+    if trajectory is None or not _sampled(trajectory, model):
+        whose = f" that model {model!r} is trained on" if model else ""
+        raise NotTrainable(f"{sample.job_id} sampled no token{whose}: leave it out of the batch")
+    return Rollout(task_id=task_id, sample=sample, trajectory=trajectory, reward=sample.reward, model=model)
 
 
-def rollouts(group: GroupRecord, trajectories: Mapping[str, Trajectory]) -> list[Rollout]:
+def _sampled(trajectory: Trajectory, model: str) -> list[tuple[int, Segment]]:
+    return [(number, segment) for number, segment in trajectory.of_model(model) if segment.spans]
+
+
+def rollouts(group: GroupRecord, trajectories: Mapping[str, Trajectory], model: str = "") -> list[Rollout]:
     """The samples of a group that may be trained on, in their order; one that may not be hides no other.
 
-    `trajectories` are by job id.
+    `trajectories` are by job id. `model`: whose rows are wanted; empty is the policy.
     """
     found: list[Rollout] = []
     for sample in sorted(group.samples, key=lambda sample: sample.index):
         if sample.job_id in trajectories:
             with contextlib.suppress(NotTrainable):
-                found.append(rollout(group.task_id, sample, trajectories[sample.job_id]))
+                found.append(rollout(group.task_id, sample, trajectories[sample.job_id], model))
     return found
 
 

@@ -70,6 +70,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     seconds: str  # JSON
     segment: int | None
     segments: int
+    model: str | None
     opened_by: str | None
     stop_reason: str | None
     truncated_by: str | None
@@ -123,6 +124,7 @@ def _row(sample: Sample, trajectory: Trajectory | None, number: int | None, segm
         seconds=_json(sample.seconds),
         segment=number,
         segments=len(trajectory.segments) if trajectory else 0,
+        model=_model(trajectory, number),
         opened_by=segment.opened_by if segment else None,
         stop_reason=trajectory.stop_reason if trajectory else None,
         truncated_by=trajectory.truncated_by if trajectory else None,
@@ -136,17 +138,27 @@ def _row(sample: Sample, trajectory: Trajectory | None, number: int | None, segm
         loss_mask=segment.loss_mask if segment else [],
         logprobs=segment.logprobs if segment else [],
         spans=segment.spans if segment else [],
-        share=_share(trajectory, segment),
+        share=_share(trajectory, number),
         keeps_thinking=segment.keeps_thinking if segment else None,
         forked_from=trajectory.forked_from.job_id if trajectory and trajectory.forked_from else None,
         forked_turn=trajectory.forked_from.turn if trajectory and trajectory.forked_from else None,
     )
 
 
-def _share(trajectory: Trajectory | None, segment: Segment | None) -> float | None:
-    """The part of the sample's trained tokens that a segment has; None where there are none."""
-    total = sum(sum(each.loss_mask) for each in trajectory.segments) if trajectory else 0
-    return sum(segment.loss_mask) / total if total and segment else None
+def _model(trajectory: Trajectory | None, number: int | None) -> str | None:
+    """The name of the model whose segment it is; empty is the policy."""
+    if trajectory is None or number is None:
+        return None
+    return next((turn.model for turn in trajectory.turns if turn.segment == number), "")
+
+
+def _share(trajectory: Trajectory | None, number: int | None) -> float | None:
+    """The part that a segment has of the tokens that its model is trained on; None where there are none."""
+    model = _model(trajectory, number)
+    if trajectory is None or number is None or model is None:
+        return None
+    total = sum(sum(each.loss_mask) for _, each in trajectory.of_model(model))
+    return sum(trajectory.segments[number].loss_mask) / total if total else None
 
 
 def _messages(trajectory: Trajectory | None, number: int | None) -> list[Text]:

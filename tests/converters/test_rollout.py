@@ -2,13 +2,16 @@
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from prorl_mq.converters import verl
-from prorl_mq.converters.rollout import TRAINABLE, rollout, rollouts, versions
+from prorl_mq.archive.table import sample_of
+from prorl_mq.converters import prorl, table, verl
+from prorl_mq.converters.rollout import TRAINABLE, completions, rollout, rollouts, versions
 from prorl_mq.errors import NotTrainable
 from prorl_mq.schema.messages import GroupRecord, Outcome, Verdict
 from prorl_mq.schema.trajectory import Segment, Span
-from tests.converters.made import sample, truncated, with_tools
+from tests.converters.made import compacted, sample, truncated, two_models, with_tools
+from workers.stages.staleness import first_version, versions_of
 
 
 @pytest.mark.parametrize("outcome", sorted(set(Outcome) - TRAINABLE))
@@ -45,6 +48,50 @@ def test_a_group_gives_its_counted_samples_in_order() -> None:
         ("early", 0.0, "task"),
         ("late", 0.75, "task"),
     ]
+
+
+@pytest.mark.parametrize("model", ["", "critic"])
+def test_each_model_of_a_sample_has_its_own_rows_and_shares(model: str) -> None:
+    """The control: the sample has rows of the other, which a trainer of this one must not get."""
+    alone = compacted() if model == "" else with_tools()
+    found = two_models().of(model)
+    kept = [(row.prompt_ids, row.response_ids, row.loss_mask, row.share) for row in found.rows]
+    assert kept == [(row.prompt_ids, row.response_ids, row.loss_mask, row.share) for row in alone.rows]
+    whole = len([each for each in found.trajectory.segments if each.spans])
+    assert (whole, len(kept)) == (3, len(alone.rows))
+    assert [each.ids for each in completions(found)] == [each.ids for each in completions(alone)]
+    assert len(verl.outputs(found)) == len(alone.rows)
+
+
+def test_a_model_that_is_not_trained_in_a_sample_is_named() -> None:
+    with pytest.raises(NotTrainable, match="no token that model 'judge' is trained on"):
+        two_models().of("judge")
+
+
+def test_v1_and_versions_know_the_policy_alone() -> None:
+    """v1 gets one row, and it is not the other model's, which stands last; nor are its versions the policy's."""
+    whole = two_models().trajectory
+    assert prorl.messages(whole) == prorl.messages(compacted().trajectory)
+    assert versions_of(whole) == versions_of(compacted().trajectory) == (7, 9)
+    other = replace(whole, segments=whole.segments[-1:], turns=[replace(each, segment=0) for each in whole.turns[-3:]])
+    assert (first_version(other, 5), versions_of(other)) == (5, None)
+
+
+def test_an_exported_row_says_whose_it_is_and_its_share_of_that_models_tokens() -> None:
+    record = GroupRecord(
+        run_id="run",
+        batch_id="b",
+        group_id="g",
+        task_id="task",
+        data_source="d",
+        verdict=Verdict.ACCEPTED,
+        samples=[],
+        n=1,
+    )
+    rows = list(table.rows(sample_of(record, two_models().sample, two_models().trajectory)))
+    assert [row.model for row in rows] == ["", "", "", "critic"]
+    for model, alone in (("", compacted()), ("critic", with_tools())):
+        assert [row.share for row in rows if row.model == model and row.share] == [row.share for row in alone.rows]
 
 
 def test_versions_are_told_only_where_every_backend_told_one() -> None:

@@ -3,6 +3,7 @@
 import importlib
 import json
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from unittest.mock import Mock
@@ -11,8 +12,11 @@ import msgspec
 import pytest
 
 from tests.external.conftest import HELLO, attempt
-from workers.external import request
+from workers.agent.tools import Tool
+from workers.external import prompting, request
+from workers.external.history import Said, foreign
 from workers.external.parameters import ROUTES
+from workers.external.prompting import PromptBuilder
 from workers.external.request import RequestMemory
 
 CHAT = "/v1/chat/completions"
@@ -32,6 +36,27 @@ def test_a_value_that_fills_the_memory_is_read_all_the_same(monkeypatch: pytest.
     monkeypatch.setattr(request, "_MEMORY_BYTES", 64)
     assert memory.once(large, read) == ("b" * 100,)
     assert memory.once(small, read) is not kept  # it was forgotten with the rest
+
+
+class Tools(list[Tool]):
+    """As `RequestMemory` holds them, and another that can be seen to be gone."""
+
+
+def test_tools_and_openings_that_are_not_used_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A harness may send other tools, and another opening, with every request of an attempt."""
+    monkeypatch.setattr(prompting, "_KEPT", 2)
+    prompts, kept = PromptBuilder(Mock(), Mock()), [Tools([foreign({"name": name})]) for name in "abc"]
+    held = [weakref.ref(tools) for tools in kept]
+    openings = [[Said(role="system", text=name), Said(role="system", text="more")] for name in "abc"]
+    first = prompts.canonical(openings[0])
+    assert prompts.canonical(openings[0])[0] is first[0]
+    told = [prompts.signature(tools) for tools in kept]
+    assert [prompts.signature(tools) for tools in kept] == told  # the same again, though it was forgotten
+    for opening in openings[1:]:
+        prompts.canonical(opening)
+    assert prompts.canonical(openings[0])[0] is not first[0]
+    del kept
+    assert [each() is None for each in held] == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,12 @@ async def said(script: Path, *arguments: str, namespace: str = "") -> tuple[int,
 
 
 @pytest.mark.parametrize("way", ["http", "redis"])
+async def test_it_says_how_it_is_called(client: Path, way: str) -> None:
+    code, out, err = await said(client / f"{way}.mjs", "redis://127.0.0.1:6379", "default:run")
+    assert (code, out, err.startswith(f"usage: node {way}.mjs ")) == (2, [], True)
+
+
+@pytest.mark.parametrize("way", ["http", "redis"])
 async def test_it_gets_every_sample_with_its_tokens_and_acknowledges_it(
     settings: RedisSettings, client: Path, tmp_path: Path, way: str
 ) -> None:

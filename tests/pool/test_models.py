@@ -4,17 +4,20 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from prorl_mq.schema.faults import Cause, cause_of
 from prorl_mq.schema.items import Claim
+from prorl_mq.schema.messages import Sampling
 from prorl_mq.store import pools as backends
 from prorl_mq.testing.fake_backend import FakeBackend
 from tests.pool.conftest import PROMPT, in_run
 from tests.support.queue import POOL, Queue, spec
 from workers.handler import NoModels
+from workers.inference.logprobs import LogprobsRefused
 from workers.inference.run_clock import RunClock
 from workers.stages import models
 from workers.stages.backends import Pools
 from workers.stages.contexts import RunContext
-from workers.stages.models import PoolModels
+from workers.stages.models import ForeignPool, PoolModels
 from workers.stages.work import Work
 
 pytestmark = pytest.mark.anyio
@@ -29,9 +32,10 @@ def renderers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "pool_renderer", named)
 
 
-async def context(queue: Queue, pools: Pools) -> RunContext:
+async def context(queue: Queue, pools: Pools, sampling: Sampling | None = None) -> RunContext:
     [held] = await in_run(queue)
-    work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+    asked = spec() if sampling is None else spec(sampling=sampling)
+    work = Work(held=held, claim=Claim("claimed", held.token), spec=asked)
     return RunContext(work, None, None, pools.policy, RunClock(60), models=PoolModels(pools))
 
 
@@ -51,11 +55,26 @@ async def test_a_model_of_another_pool_is_asked_there_and_the_policy_where_it_wa
     assert held == {OWN: [ours.address.encode(), b"1"], CRITIC: [theirs.address.encode(), b"0"]}
 
 
+async def test_a_model_that_is_trained_has_log_probabilities_as_exact_as_the_policys(
+    queue: Queue, pools: Pools, fakes: Callable[..., Awaitable[FakeBackend]]
+) -> None:
+    """The control: of one that is not trained any will do."""
+    fake = await fakes(logprobs_mode="raw")
+    await backends.add(queue.store, CRITIC, fake.address, protocol="vllm-generate")
+    here = await context(queue, pools, Sampling(temperature=0.7))
+    frozen, trained = await here.model("critic"), await here.model("critic", trained=True)
+    assert (frozen.trained, trained.trained) == (False, True)
+    assert (await frozen.policy.generate(PROMPT, max_tokens=4, temperature=0.7)).ids
+    with pytest.raises(LogprobsRefused, match="importance ratios from them would be wrong"):
+        await trained.policy.generate(PROMPT, max_tokens=4, temperature=0.7)
+
+
 async def test_a_rollout_asks_no_pool_of_another_tenant(queue: Queue, pools: Pools) -> None:
     """Its code and its rows are a tenant's. The control: one of its own by its whole name."""
     here = await context(queue, pools)
-    with pytest.raises(NoModels, match="another tenant's"):
+    with pytest.raises(ForeignPool, match="another tenant's") as raised:
         await here.model("somebody:critic")
+    assert cause_of(raised.value) is Cause.ROW
     assert (await here.model(CRITIC)).policy
 
 

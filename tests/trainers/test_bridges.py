@@ -18,14 +18,14 @@ import pytest
 from prorl_mq import bridges
 from prorl_mq.bridges import nemo_gym, trl
 from prorl_mq.bridges.tasks import task_of
-from prorl_mq.bridges.theirs import imported
+from prorl_mq.bridges.theirs import ServiceRun, imported
 from prorl_mq.client import AsyncClient
 from prorl_mq.client.rollouts import Rollouts, sampling_of
 from prorl_mq.client.transport import ClosedGroup
 from prorl_mq.errors import InvalidBatch, InvalidTask, NotTrainable, ServiceError
 from prorl_mq.schema.messages import Task
 from tests.api.service import SOURCE, Worker
-from tests.converters.made import ALL, with_tools
+from tests.converters.made import ALL, two_models, with_tools
 from tests.converters.published import published
 from tests.trainers.serving import LOST, MATH, question, row, serving, standard
 
@@ -104,6 +104,24 @@ async def test_a_sample_without_tokens_hides_no_other_and_its_group_is_acknowled
         assert "ended completed and sampled no token" in came.lost
         [run] = [each for each in await client.runs() if each.run_id == "mute"]
         assert run.unacked_groups == 0
+
+
+@pytest.mark.parametrize(("model", "rows"), [("", 2), ("critic", 1)])
+async def test_a_bridge_gets_the_rows_of_the_model_that_it_trains(
+    url: str, worker: Worker, model: str, rows: int
+) -> None:
+    """The task trains two; the call has the other's part of the same sample, too."""
+    run = ServiceRun(url=url, run_id=f"of-{model}", model=model)
+    async with serving(worker, 1, trajectory=two_models().trajectory):
+        [found] = await (await run.rollouts()).of(run.task(row(1)))
+    assert [len(found.rows), len(found.of("critic").rows), len(found.of("").rows)] == [rows, 1, 2]
+
+
+async def test_a_model_that_a_sample_does_not_train_is_a_lost_sample(url: str, worker: Worker) -> None:
+    async with serving(worker, 1), AsyncClient(url) as client, Rollouts(client, "none", model="critic") as rollouts:
+        came = await rollouts.ask(Task(task_id="t", data_source=SOURCE, payload=question(1)))
+    assert came.rollouts == []
+    assert "sampled no token that model 'critic' is trained on" in came.lost
 
 
 @pytest.mark.parametrize(

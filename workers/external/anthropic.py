@@ -7,7 +7,7 @@ from typing import Any
 from workers.agent.tools import Tool
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
 from workers.external.reply import RecordedReply
-from workers.external.request import POLICY, Given, Request, RequestMemory, flag, length, model_of, stops, value
+from workers.external.request import Given, Request, RequestMemory, flag, length, model_of, stops, value
 
 _APART = frozenset({"tool_result", "tool_use", "thinking", "redacted_thinking"})
 
@@ -76,14 +76,14 @@ def _answer(blocks: Sequence[Mapping[str, Any]], text: str) -> Said:
 def written(reply: RecordedReply, asked: Request, created: int) -> dict[str, Any]:
     """The answer as one object."""
     del created
-    return {**_frame(reply), **_stop(reply), "content": _blocks(reply, asked), "usage": _usage(reply)}
+    return {**_frame(reply, asked), **_stop(reply), "content": _blocks(reply, asked), "usage": _usage(reply)}
 
 
 def events(reply: RecordedReply, asked: Request, created: int, beats: int) -> Iterator[str]:
     """The answer as the events of a stream."""
     del created, beats
     usage = {**_usage(reply), "output_tokens": 0}
-    start = {**_frame(reply), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+    start = {**_frame(reply, asked), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
     yield _event({"type": "message_start", "message": start})
     for index, block in enumerate(_blocks(reply, asked)):
         empty, deltas = _parts(block)
@@ -96,9 +96,9 @@ def events(reply: RecordedReply, asked: Request, created: int, beats: int) -> It
     yield _event({"type": "message_stop"})
 
 
-def heartbeat(created: int, beats: int) -> str:
+def heartbeat(asked: Request, created: int, beats: int) -> str:
     """An event that says that the answer is still to come."""
-    del created, beats
+    del asked, created, beats
     return _event({"type": "ping"})
 
 
@@ -121,8 +121,8 @@ def _parts(block: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[Mappin
             return {**block, "input": {}}, [given]
 
 
-def _frame(reply: RecordedReply) -> dict[str, Any]:
-    return {"id": reply.id("msg"), "type": "message", "role": "assistant", "model": POLICY}
+def _frame(reply: RecordedReply, asked: Request) -> dict[str, Any]:
+    return {"id": reply.id("msg"), "type": "message", "role": "assistant", "model": asked.model}
 
 
 def _blocks(reply: RecordedReply, asked: Request) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from workers.agent.tools import Tool
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
 from workers.external.reply import RecordedReply
-from workers.external.request import POLICY, Given, Request, RequestMemory, flag, length, model_of, stops, value
+from workers.external.request import Given, Request, RequestMemory, flag, length, model_of, stops, value
 
 _ROLES = {"developer": "system", "function": "tool"}
 
@@ -55,7 +55,7 @@ def written(reply: RecordedReply, asked: Request, created: int) -> dict[str, Any
     if reply.said.calls:
         message["tool_calls"] = _calls(reply)
     choice = {"index": 0, "message": message, "finish_reason": _finish(reply), "logprobs": _logprobs(reply, asked)}
-    return {**_frame(created, "chat.completion", reply), "choices": [choice], "usage": usage(reply)}
+    return {**_frame(asked, created, "chat.completion", reply), "choices": [choice], "usage": usage(reply)}
 
 
 def events(reply: RecordedReply, asked: Request, created: int, beats: int) -> Iterator[str]:
@@ -66,7 +66,7 @@ def events(reply: RecordedReply, asked: Request, created: int, beats: int) -> It
         delta["reasoning_content"] = reply.reasoning
     if reply.said.calls:
         delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(_calls(reply))]
-    frame = _frame(created, "chat.completion.chunk", reply)
+    frame = _frame(asked, created, "chat.completion.chunk", reply)
     logprobs = _logprobs(reply, asked)
     for piece, finish, told in ((delta, None, logprobs), ({}, _finish(reply), None)):
         yield event({**frame, "choices": [{"index": 0, "delta": piece, "finish_reason": finish, "logprobs": told}]})
@@ -75,12 +75,12 @@ def events(reply: RecordedReply, asked: Request, created: int, beats: int) -> It
     yield "data: [DONE]\n\n"
 
 
-def heartbeat(created: int, beats: int) -> str:
+def heartbeat(asked: Request, created: int, beats: int) -> str:
     """An event that says that the answer is still to come."""
     del beats
     return event(
         {
-            **_frame(created, "chat.completion.chunk"),
+            **_frame(asked, created, "chat.completion.chunk"),
             "choices": [{"index": 0, "delta": {}, "finish_reason": None, "logprobs": None}],
         }
     )
@@ -91,9 +91,9 @@ def failure(error: Mapping[str, Any]) -> str:
     return event({"error": error})
 
 
-def _frame(created: int, kind: str, reply: RecordedReply | None = None) -> dict[str, Any]:
+def _frame(asked: Request, created: int, kind: str, reply: RecordedReply | None = None) -> dict[str, Any]:
     name = "chatcmpl-waiting" if reply is None else reply.id("chatcmpl")
-    return {"id": name, "object": kind, "created": created, "model": POLICY}
+    return {"id": name, "object": kind, "created": created, "model": asked.model}
 
 
 def _calls(reply: RecordedReply) -> Sequence[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from workers.external.chat import event, usage
 from workers.external.history import BadRequest, Said
 from workers.external.reply import RecordedReply
-from workers.external.request import POLICY, Given, Request, RequestMemory, flag, length, model_of, stops, value
+from workers.external.request import Given, Request, RequestMemory, flag, length, model_of, stops, value
 
 RAW = "raw"  # the role of a text without a template
 _IDS: Final = 1 << 31  # more than any vocabulary has
@@ -49,11 +49,11 @@ def events(reply: RecordedReply, asked: Request, created: int, beats: int) -> It
     yield "data: [DONE]\n\n"
 
 
-def heartbeat(created: int, beats: int) -> str:
+def heartbeat(asked: Request, created: int, beats: int) -> str:
     """An event that says that the answer is still to come."""
     del beats
     choice = {"index": 0, "text": "", "finish_reason": None, "logprobs": None}
-    about = {"id": "cmpl-waiting", "object": "text_completion", "created": created, "model": POLICY}
+    about = {"id": "cmpl-waiting", "object": "text_completion", "created": created, "model": asked.model}
     return event({**about, "choices": [choice]})
 
 
@@ -67,5 +67,5 @@ def _frame(reply: RecordedReply, asked: Request, created: int) -> dict[str, Any]
     if asked.logprobs:
         texts, logprobs = [text for text, _ in reply.tokens], [logprob for _, logprob in reply.tokens]
         choice["logprobs"] = {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": None, "text_offset": []}
-    about = {"id": reply.id("cmpl"), "object": "text_completion", "created": created, "model": POLICY}
+    about = {"id": reply.id("cmpl"), "object": "text_completion", "created": created, "model": asked.model}
     return {**about, "choices": [choice]}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import uvicorn
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
@@ -44,7 +45,7 @@ class ChatApi(Protocol):
     def read(self, given: Given, memory: RequestMemory, /) -> Request: ...
     def written(self, reply: RecordedReply, asked: Request, created: int, /) -> Mapping[str, Any]: ...
     def events(self, reply: RecordedReply, asked: Request, created: int, beats: int, /) -> Iterator[str]: ...
-    def heartbeat(self, created: int, beats: int, /) -> str: ...
+    def heartbeat(self, asked: Request, created: int, beats: int, /) -> str: ...
     def failure(self, error: Mapping[str, Any], /) -> str: ...
 
 
@@ -62,10 +63,13 @@ class Gateway:
     def __init__(self, recording: Recording) -> None:
         self.key: str = secrets.token_urlsafe(24)
         self._recording = recording
+        self._names = (POLICY, SMALL, *recording.others)
         self._memory = {route: RequestMemory() for route in WIRES}
         self._revoked = False
+        self.refused = ""  # why the last request got 400, while none has been answered since
         routes = [Route(route, self._asked, methods=["POST"]) for route in WIRES]
-        self.app = Starlette(routes=[Route("/v1/models", self._models), *routes])
+        routes += [Route("/v1/models", self._models), Route("/v1/models/{name:path}", self._models)]
+        self.app = Starlette(routes=routes, exception_handlers={404: _no_route, 405: _no_route})
 
     @contextlib.asynccontextmanager
     async def listening(self, door: Path) -> AsyncIterator[None]:
@@ -92,9 +96,14 @@ class Gateway:
         return _error(401, "authentication_error", "this key is not that of a running attempt")
 
     async def _models(self, request: HttpRequest) -> Response:
-        names = (POLICY, *self._recording.others)
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "prorl-mq"} for name in names]
-        return self._refused(request) or JSONResponse({"object": "list", "data": models})
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "prorl-mq"} for name in self._names]
+        name = request.path_params.get("name")
+        one = next((each for each in models if each["id"] == name), None)
+        if name is not None and one is None:
+            found: Response = _error(404, "not_found_error", f"there is no model {name!r}: {', '.join(self._names)}")
+        else:
+            found = JSONResponse(one or {"object": "list", "data": models})
+        return self._refused(request) or found
 
     async def _asked(self, request: HttpRequest) -> Response:
         if (refused := self._refused(request)) is not None:
@@ -103,10 +112,10 @@ class Gateway:
         wire = WIRES[route]
         try:
             body = await _body(request)
-            asked = _read(wire, body, route, self._memory[route])
+            asked = self._read(wire, body, route)
             session = next((found for name in _SESSIONS if (found := request.headers.get(name))), "")
             recording = self._recording.of(asked.model)
-            work = asyncio.ensure_future(_ask(recording, asked, session))
+            work = asyncio.ensure_future(self._ask(recording, asked, session))
             reply = await _unless_gone(request, work, OPENS_S if asked.stream else None)
         except Exception as error:
             status, told = _fault(error, route)
@@ -116,18 +125,34 @@ class Gateway:
             return AnswerDelivery(_whole(text), lambda: recording.lost(reply), media_type="application/json")
         return _stream(recording, wire, asked, created, work, route)
 
+    def _read(self, wire: ChatApi, body: bytes, route: str) -> Request:
+        """The request under the name of the model that answers it, which the answer tells. Raises `BadRequest`."""
+        with self._noting():
+            asked = _read(wire, body, route, self._memory[route])
+        return asked if asked.model in self._names else replace(asked, model=POLICY)
 
-async def _ask(recording: Recording, asked: Request, session: str) -> RecordedReply:
-    side = asked.model == SMALL
-    try:
-        return await recording.ask(
-            asked.history, asked.tools, asked.max_tokens, stop=asked.stop, side=side, session=session
-        )
-    except _ANSWERED:
-        raise
-    except Exception as error:  # ours: whatever the harness makes of it is not the policy's work
-        recording.fail(error)
-        raise InferenceError(f"the gateway has failed: {type(error).__name__}") from error
+    async def _ask(self, recording: Recording, asked: Request, session: str) -> RecordedReply:
+        side = asked.model == SMALL
+        try:
+            with self._noting():
+                reply = await recording.ask(
+                    asked.history, asked.tools, asked.max_tokens, stop=asked.stop, side=side, session=session
+                )
+        except _ANSWERED:
+            raise
+        except Exception as error:  # ours: whatever the harness makes of it is not the policy's work
+            recording.fail(error)
+            raise InferenceError(f"the gateway has failed: {type(error).__name__}") from error
+        self.refused = ""
+        return reply
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except (BadRequest, TemplateError) as error:
+            self.refused = str(error)
+            raise
 
 
 def _stream(
@@ -139,7 +164,7 @@ def _stream(
         beats = 0
         try:
             while not work.done():
-                yield wire.heartbeat(created, beats), False
+                yield wire.heartbeat(asked, created, beats), False
                 beats += 1
                 await asyncio.wait({work}, timeout=BEATS_S)
             found = list(wire.events(work.result(), asked, created, beats))
@@ -167,6 +192,12 @@ def _read(wire: ChatApi, body: bytes, route: str, memory: RequestMemory) -> Requ
     except (AttributeError, TypeError, KeyError, ValueError) as error:
         said = f"a value in the body has the wrong type ({type(error).__name__}: {error})"
         raise BadRequest(f"{said}. Send each as the API defines it; given: {', '.join(sorted(given))}") from error
+
+
+async def _no_route(request: HttpRequest, _: Exception) -> Response:
+    asked = f"{request.method} {request.url.path}"
+    told = f"{asked} is not served here. Send POST to {', '.join(WIRES)}, or GET to /v1/models"
+    return _error(404, "not_found_error", told)
 
 
 async def _whole(text: str) -> AsyncIterator[Piece]:

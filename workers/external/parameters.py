@@ -41,7 +41,10 @@ _SAMPLING: Final = {
     name: _no_effect(_JOBS) for name in ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty")
 }
 _OPENAI: Final[Mapping[str, Rule]] = {
-    "model": _honoured("any name but those of other pools is the policy; `policy-small` is, too, and is not trained"),
+    "model": _honoured(
+        "any name but those of other pools is the policy; `policy-small` is, too, and is not trained. The answer tells "
+        "which it was"
+    ),
     "stream": _honoured("the events of an answer; it opens when the answer is there, or after ten seconds"),
     "stream_options": _honoured("`include_usage`"),
     **_SAMPLING,

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -20,6 +20,9 @@ from workers.external.history import BadRequest, Said
 
 _SHORT: Final = 4096  # characters that are rendered in about a millisecond: others are, in a thread
 _LISTS: Final = 32  # conversations whose ids are kept as one list; of others it is put together again
+_KEPT: Final = 64  # lists of tools, and openings of conversations, that are not read again
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,15 +42,16 @@ class PromptBuilder:
     def __init__(self, renderer: Renderer, given: GivenIds) -> None:
         self._renderer, self._given = renderer, given
         self._lists: OrderedDict[int, list[int]] = OrderedDict()
-        self._signatures: dict[int, tuple[Sequence[Tool], bytes]] = {}
-        self._joined: dict[Hashable, Said] = {}
+        self._signatures: OrderedDict[int, tuple[Sequence[Tool], bytes]] = OrderedDict()
+        self._joined: OrderedDict[Hashable, Said] = OrderedDict()
 
     def signature(self, tools: Sequence[Tool]) -> bytes:
         """The tools as the template gets them. The same object is asked for again and again."""
         known = self._signatures.get(id(tools))
         if known is None or known[0] is not tools:
             schemas = [tool.schema() for tool in tools]
-            known = self._signatures[id(tools)] = (tools, msgspec.json.encode(schemas, order="sorted"))
+            known = (tools, msgspec.json.encode(schemas, order="sorted"))
+        _keep(self._signatures, id(tools), known, _KEPT)
         return known[1]
 
     def canonical(self, history: Sequence[Said]) -> Sequence[Said]:
@@ -56,9 +60,9 @@ class PromptBuilder:
         if count < 2:
             return history
         key = tuple(said.text for said in history[:count])
-        if key not in self._joined:
-            self._joined[key] = Said(role="system", text="\n\n".join(key))
-        return [self._joined[key], *history[count:]]
+        joined = self._joined.get(key) or Said(role="system", text="\n\n".join(key))
+        _keep(self._joined, key, joined, _KEPT)
+        return [joined, *history[count:]]
 
     async def of(self, place: Placement, history: Sequence[Said], tools: Sequence[Tool]) -> Prompt:
         """The prompt of a call. Raises `TemplateError`, and `BadRequest` for ids outside the vocabulary."""
@@ -76,9 +80,7 @@ class PromptBuilder:
     def sampled(self, node: Node, prompt: Prompt) -> None:
         """Keeps the list for the next call, which most often continues this one."""
         prompt.ids.extend(node.ids)
-        self._lists[node.number] = prompt.ids
-        while len(self._lists) > _LISTS:
-            self._lists.popitem(last=False)
+        _keep(self._lists, node.number, prompt.ids, _LISTS)
 
     def _behind(self, base: Node, rest: Sequence[Said], tools: Sequence[Tool], drops: bool) -> Prompt | None:
         """The prompt that continues a completion; None if the template cannot say what these messages add."""
@@ -134,3 +136,11 @@ class PromptBuilder:
 
         runs = groupby(rest, key=lambda said: said.role == "tool")
         return [said for results, run in runs for said in (sorted(run, key=place) if results else run)]
+
+
+def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    """Puts it behind all others, and drops what was used longest ago."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 from collections.abc import Coroutine, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -50,14 +51,15 @@ class Recording:
         others: Mapping[str, OtherModel] = {},
         beside: "Recording | None" = None,
         model: str = "",
+        trained: bool = True,
     ) -> None:
         self._policy, self._renderer, self._sampling, self._sample = policy, renderer, sampling, sample
         self._forest = Forest()
-        self._beside = beside  # the trained one, of a model that is not
+        self._beside = beside  # the policy's, of another model
+        self._trained = trained
+        beside_it = partial(Recording, sampling=sampling, interceptor=interceptor, beside=self)
         self.others = {
-            name: Recording(
-                each.policy, each.renderer, sampling, f"{sample}:{name}", interceptor, beside=self, model=name
-            )
+            name: beside_it(each.policy, each.renderer, sample=f"{sample}:{name}", model=name, trained=each.trained)
             for name, each in others.items()
         }
         self._interception = None if interceptor is None else Interception(interceptor, self._forest, model)
@@ -101,7 +103,7 @@ class Recording:
         Raises `LimitReached`, `BadRequest` for ids outside the vocabulary, `InferenceError` when the policy cannot be
         reached.
         """
-        side = side or self._beside is not None
+        side = side or not self._trained
         asked = (max_tokens, tuple(stop))
         place = self._forest.place((side, self._prompts.signature(tools)), self._prompts.canonical(history))
         twin = self._forest.stored(place.at, asked)

@@ -14,7 +14,7 @@ import msgspec
 from workers.agent.tools import Tool
 from workers.external.history import BadRequest, Said, canonical, foreign, text_of
 from workers.external.reply import RecordedReply
-from workers.external.request import POLICY, Given, Request, RequestMemory, flag, length, model_of, stops, value
+from workers.external.request import Given, Request, RequestMemory, flag, length, model_of, stops, value
 
 _ROLES: Final = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 _INPUT: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
@@ -156,10 +156,11 @@ def events(reply: RecordedReply, asked: Request, created: int, beats: int) -> It
     yield _event("response.completed", next(count), response=written(reply, asked, created))
 
 
-def heartbeat(created: int, beats: int) -> str:
+def heartbeat(asked: Request, created: int, beats: int) -> str:
     """An event that says that the answer is still to come. OpenAI's client fails on a stream that begins otherwise."""
     kind = "response.in_progress" if beats else "response.created"
-    waiting = {"id": "resp_waiting", "object": "response", "created_at": created, "status": "in_progress", "output": []}
+    about = {"created_at": created, "model": asked.model, "status": "in_progress", "output": []}
+    waiting = {"id": "resp_waiting", "object": "response", **about}
     return _event(kind, beats, response=waiting)
 
 
@@ -178,7 +179,7 @@ def _frame(reply: RecordedReply, asked: Request, created: int, status: str) -> d
         "object": "response",
         "created_at": created,
         "status": status,
-        "model": POLICY,
+        "model": asked.model,
         "error": None,
         "incomplete_details": None,
         "instructions": None,

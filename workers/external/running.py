@@ -33,7 +33,9 @@ _INSIDE = Path(__file__).with_name("inside.py")
 
 
 class HarnessFailed(Exception):
-    """A harness could not start, or not in time, or gave up before its first answer. The policy is not to blame."""
+    """A harness could not start, or not in time, or gave up before its first answer, or over a request that we refuse.
+    The policy is not to blame.
+    """
 
     cause = Cause.SANDBOX
 
@@ -61,7 +63,7 @@ async def run_external(
     interceptor: Interceptor | None = None,
     others: Mapping[str, OtherModel] = {},
 ) -> ExternalResult:
-    """One rollout. `others`: models of other pools by the names that the harness asks them by; they are not trained.
+    """One rollout. `others`: models of other pools by the names that the harness asks them by.
 
     Raises `ValueError` for `others` by the policy's names, `InferenceError` when the policy could not be reached,
     `HarnessFailed`, `SandboxError`, and what the interceptor raises.
@@ -92,6 +94,8 @@ async def run_external(
     printed = "" if done is None else (done.stdout + done.stderr).decode(errors="replace")[-2000:]
     if not recording.asked or (recording.turns == 0 and stop.truncated_by is None):
         raise HarnessFailed(f"the harness ended with {stop.reason} before anything was answered: {printed[-500:]}")
+    if gateway.refused and recording.stop is None and done is not None and not done.timed_out and done.exit_code:
+        raise HarnessFailed(f"the harness gave up ({stop.reason}) when its request was refused: {gateway.refused}")
     return ExternalResult(
         trajectory=await recording.trajectory(stop),
         stop=stop,

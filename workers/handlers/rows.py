@@ -5,13 +5,15 @@ others have `question` or `problem`, and `answer`. The last message of the user'
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from prorl_mq.schema.faults import Cause
+from prorl_mq.schema.task_schema import nearest
 from workers.external.request import apart
+from workers.handler import OtherModel, Run
 
 T = TypeVar("T")
 QUESTIONS = ("prompt", "question", "problem", "question_content", "description")
@@ -29,7 +31,8 @@ class AgentRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The columns of a third-party agent."""
 
     agent: str | None = None  # a harness that runs inside the sandbox, in place of the loop of ours
-    policies: Mapping[str, str] = {}  # model names of the harness → pools: these models are asked and not trained
+    policies: Mapping[str, str] = {}  # model names of the harness → pools, which answer for these models
+    trained: Sequence[str] = ()  # those of `policies` that are trained, as the policy is
 
     def __post_init__(self) -> None:
         apart(self.policies)
@@ -37,6 +40,14 @@ class AgentRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"policies: {empty!r} names no pool")
         if self.policies and self.agent is None:
             raise ValueError("policies: they are asked by a third-party agent, and the row names none (agent)")
+        if (other := next((name for name in self.trained if name not in self.policies), None)) is not None:
+            raise ValueError(
+                f"trained: {other!r} is none of the row's policies ({nearest(other, list(self.policies))})"
+            )
+
+    async def others(self, context: Run) -> dict[str, OtherModel]:
+        """The models of other pools that the agent asks."""
+        return {name: await context.model(pool, trained=name in self.trained) for name, pool in self.policies.items()}
 
 
 def fitting(fields: Any, kind: type[T]) -> T:

@@ -88,7 +88,8 @@ class RehearsalRun:
     def deadline(self) -> float:
         return self.clock.deadline
 
-    async def model(self, pool: str) -> OtherModel:
+    async def model(self, pool: str, *, trained: bool = False) -> OtherModel:
+        del trained
         raise NoModels(f"no model of pool {pool!r} can be asked here: only a service's workers have pools")
 
 

@@ -30,7 +30,7 @@ MakePolicy = Callable[[Work, RunClock], Policy]
 class Models(Protocol):
     """The models of pools, as RUN and EVAL ask them for a job."""
 
-    async def model(self, work: Work, pool: str, clock: RunClock) -> OtherModel: ...
+    async def model(self, work: Work, pool: str, clock: RunClock, *, trained: bool) -> OtherModel: ...
 
     async def ask(
         self, work: Work, pool: str, question: str, *, max_tokens: int, temperature: float, seed: int | None = None
@@ -134,10 +134,10 @@ class RunContext:
         self._policy = self._policy or _Heard(self._make_policy(self._work, self.clock), self.log)
         return self._policy
 
-    async def model(self, pool: str) -> OtherModel:
+    async def model(self, pool: str, *, trained: bool = False) -> OtherModel:
         if self._models is None:
             raise NoModels(f"no model of pool {pool!r} can be asked here: only the workers of a service have pools")
-        return await self._models.model(self._work, pool, self.clock)
+        return await self._models.model(self._work, pool, self.clock, trained=trained)
 
     @property
     def has_sampled(self) -> bool:

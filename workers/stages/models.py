@@ -9,16 +9,24 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from prorl_mq.rules.breaker import BreakerState
+from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.ids import pool_ref
 from prorl_mq.store.pools import BackendInfo, SharedState
 from workers.agent.hermes import Message
 from workers.agent.loading import pool_renderer
-from workers.handler import NoModels, OtherModel
+from workers.handler import OtherModel
 from workers.inference.policy import StickyPolicy
 from workers.inference.run_clock import RunClock
 from workers.inference.watching import CallWatch
 from workers.stages.backends import HeapAssigner, Pools
 from workers.stages.work import Work
+
+
+class ForeignPool(Exception):
+    """A rollout is to ask a pool of another tenant, which no worker would let it: its row names that pool."""
+
+    retryable = False
+    cause = Cause.ROW
 
 
 class PoolModels:
@@ -35,7 +43,7 @@ class PoolModels:
         """The answer of a pool's model to one question, without its thought. Raises as `workers.handler.Eval.ask`."""
         named = full_name(work.spec.pool, pool)
         renderer = await pool_renderer(named)
-        completion = await self._of(work, named).generate(
+        completion = await self._of(asking(work, named)).generate(
             renderer.prompt([Message(role="user", content=question)]),
             max_tokens=max_tokens,
             temperature=temperature,
@@ -44,21 +52,25 @@ class PoolModels:
         )
         return renderer.parse(completion.ids).text
 
-    async def model(self, work: Work, pool: str, clock: RunClock) -> OtherModel:
+    async def model(self, work: Work, pool: str, clock: RunClock, *, trained: bool) -> OtherModel:
         """The model of a pool of the job's own tenant, for a rollout whose clock stands while no backend is there."""
         named = full_name(work.spec.pool, pool)
         if named.partition(":")[0] != work.spec.pool.partition(":")[0]:
-            raise NoModels(f"pool {pool!r} is another tenant's: a rollout asks those of its own")
-        return OtherModel(self._of(work, named, clock), await pool_renderer(named))
+            tenant = work.spec.pool.partition(":")[0]
+            raise ForeignPool(
+                f"pool {pool!r} is another tenant's: name one of tenant {tenant!r}, whose rollout this is"
+            )
+        asked = _at(work, named) if trained else asking(work, named)
+        return OtherModel(self._of(asked, clock), await pool_renderer(named), trained)
 
-    def _of(self, work: Work, pool: str, clock: RunClock | None = None) -> StickyPolicy:
-        """A policy for one conversation: its requests have ids that no other has."""
+    def _of(self, work: Work, clock: RunClock | None = None) -> StickyPolicy:
+        """A policy for one conversation, of the pool of the work: its requests have ids that no other has."""
         self._conversations += 1
         return StickyPolicy(
             job_id=f"{work.held.ref}-m{self._conversations}",
             token=work.held.token,
-            assigner=SharedAssigner(self._pools, asking(work, pool)),
-            clients=self._pools.calls.of(pool),
+            assigner=SharedAssigner(self._pools, work),
+            clients=self._pools.calls.of(work.spec.pool),
             clock=clock or RunClock(),
             watch=self._watch,
         )
@@ -72,8 +84,11 @@ def full_name(policy: str, pool: str) -> str:
 def asking(work: Work, pool: str) -> Work:
     """The job as it asks another pool: of log-probabilities that nobody trains on, any will do."""
     sampling = msgspec.structs.replace(work.spec.sampling, raw_logprobs=True)
-    spec = msgspec.structs.replace(work.spec, pool=pool, sampling=sampling)
-    return msgspec.structs.replace(work, spec=spec)
+    return _at(msgspec.structs.replace(work, spec=msgspec.structs.replace(work.spec, sampling=sampling)), pool)
+
+
+def _at(work: Work, pool: str) -> Work:
+    return msgspec.structs.replace(work, spec=msgspec.structs.replace(work.spec, pool=pool))
 
 
 class SharedAssigner(HeapAssigner):

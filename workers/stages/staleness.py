@@ -51,19 +51,19 @@ def check_admitted(spec: GroupSpec, policy: Announced, admitted_ms: int) -> None
 
 
 def first_version(trajectory: Trajectory | None, announced_in_run: int | None) -> int | None:
-    """The version of a trajectory's first sampled token."""
+    """The version of the first token that the policy sampled: another model's pool counts for itself."""
     spans: Sequence[tuple[str, str] | None] = [
-        span.version for segment in (trajectory.segments if trajectory else ()) for span in segment.spans
+        span.version for _, segment in (trajectory.of_model("") if trajectory else ()) for span in segment.spans
     ]
     told = number(spans[0][0]) if spans and spans[0] else None
     return announced_in_run if told is None else told
 
 
 def versions_of(trajectory: Trajectory) -> tuple[int, int] | None:
-    """The oldest and the newest version that a trajectory's tokens are of; None where no backend told one."""
+    """The oldest and the newest version that the policy's tokens are of; None where no backend told one."""
     told = [
         known
-        for segment in trajectory.segments
+        for _, segment in trajectory.of_model("")
         for span in segment.spans
         for version in span.version or ()
         if (known := number(version)) is not None

@@ -121,7 +121,7 @@ async def _by_harness(
         sample=_sample(context),
         deadline=context.clock,
         interceptor=interceptor,
-        others={name: await context.model(pool) for name, pool in row.policies.items()},
+        others=await row.others(context),
     )
     return result.trajectory, None
 

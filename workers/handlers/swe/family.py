@@ -138,6 +138,6 @@ async def _by_harness(
         sample=context.job.sample,
         deadline=context.clock,
         interceptor=interceptor,
-        others={name: await context.model(pool) for name, pool in task.policies.items()},
+        others=await task.others(context),
     )
     return result.trajectory, None
