@@ -29,13 +29,13 @@ def private(path: Path, job: str, mounts: str) -> bool:
     a place, as Slurm's job_container/tmpfs mounts /tmp. `mounts` is /proc/self/mountinfo.
 
     >>> tmpfs = "50 1 8:1 /containers/17/.17 /tmp rw - ext4 /dev/sda1 rw"
-    >>> private(Path("/tmp/prorl-0/d"), "17", tmpfs), private(Path("/local/prorl-0/d"), "17", tmpfs)
+    >>> private(Path("/tmp/prorl-0/d/n"), "17", tmpfs), private(Path("/local/prorl-0/d/n"), "17", tmpfs)
     (True, False)
-    >>> private(Path("/local/job_17/prorl-0/d"), "17", ""), private(Path("/local/prorl-0/d-170"), "17", "")
+    >>> private(Path("/local/job_17/prorl-0/d/n"), "17", ""), private(Path("/local/17f/prorl-17/d/n"), "17", "")
     (True, False)
     """
-    real = os.path.realpath(path)
+    real = os.path.realpath(path.parents[OURS - 1])
     above = [line.split() for line in mounts.splitlines()]
     roots = {row[4]: row[3] for row in above if f"{real}/".startswith(f"{row[4].rstrip('/')}/")}
     root = roots[max(roots, key=len)] if roots else ""
-    return any(job in re.split(r"[^0-9]+", place) for place in (real, root))
+    return any(job in re.split(r"[/._-]", place) for place in (real, root))

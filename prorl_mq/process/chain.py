@@ -54,7 +54,6 @@ logfile {directory}/sentinel.log
 daemonize no
 requirepass {secret}
 sentinel sentinel-pass {secret}
-sentinel myid {identity}
 sentinel monitor {name} {primary} 2
 sentinel known-replica {name} {replica}
 sentinel auth-pass {name} {secret}
@@ -73,7 +72,6 @@ class ChainServer(ChainNode):
         self.inside: tuple[str, ...] = ()  # what its command line begins with, in tests
         self.environment: Mapping[str, str] = {}
         self.lines = ""  # at the end of its configuration
-        self.identity = secrets.token_hex(20)  # of a Sentinel: under another one it would be counted once more
         self._binary = binary
 
     def start(self, text: str, *words: str) -> None:
@@ -196,7 +194,7 @@ class Chain:
         text = SENTINEL.format(
             host=sentinel.host, port=sentinel.port, directory=sentinel.directory, secret=self.secret, name=NAME,
             primary=f"{primary.host} {primary.port}", replica=f"{replica.host} {replica.port}",
-            down_after_ms=self.down_after_ms, identity=sentinel.identity,
+            down_after_ms=self.down_after_ms,
         )  # fmt: skip
         sentinel.start(text, "--sentinel")
         await self._answers(sentinel)

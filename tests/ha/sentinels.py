@@ -1,5 +1,6 @@
 """Sentinels whose clocks step, for real: they are in TILT, and promote nobody for a while. Run by `make test-ha`."""
 
+import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -9,6 +10,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from bench.chaos.disturb import Disturbance
+from prorl_mq.process import chain
 from prorl_mq.process.chain import Chain
 from prorl_mq.store.server import replicas
 from tests.ha.stand import Stand, stand, until
@@ -76,8 +78,26 @@ async def test_while_all_are_in_tilt_nothing_is_acknowledged_and_then_the_replic
                 assert len(here.acknowledged) <= before + 4, "answers that were under way"
             await here.more(100)
         assert await here.lost() == set()
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_sentinels_that_start_again_promote_where_the_primary_is_gone(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their file says which replica there is. The control: a new Sentinel learns it of the primary alone."""
+    if not known:
+        monkeypatch.setattr(chain, "SENTINEL", chain.SENTINEL.replace("sentinel known-replica {name} {replica}\n", ""))
+    async with stand(kept=False) as here:
+        await here.replicated()
+        here.signal_primary(signal.SIGKILL)
         for each in here.chain.sentinels:
-            assert (await each.seen("prorl")).others == 2, "each is counted once, whenever it has started"
+            await asyncio.to_thread(each.stop)
+        for each in here.chain.sentinels:
+            await here.chain.start_sentinel(each)
+        if known:
+            await until_promoted(here)
+        else:
+            assert (await here.chain.sentinels[0].seen("prorl")).replicas == 0
 
 
 async def tilted_by_themselves(here: Stand) -> bool:
