@@ -103,7 +103,8 @@ def addresses(service: LocalService) -> dict[str, str]:
         **({} if service.reached == service.url else {"elsewhere": service.reached}),
         "web page": f"{service.url}/ui{f'/#token={service.token}' if service.token else ''}",
         **token_row(service),
-        "dashboard": service.dashboard or "not started: pip install 'prorl-mq[dashboard]', without --no-dashboard",
+        "dashboard": service.dashboard
+        or "not started: it needs pip install 'prorl-mq[dashboard]', and no --no-dashboard",
         "metrics": f"{service.url}/metrics  (of workers: {service.settings.state_dir / 'metrics'})",
     }
 

@@ -19,7 +19,8 @@ class Parser(argparse.ArgumentParser):
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
         if choice:
             message = unknown("command" if "COMMAND" in message else "value", choice[1], words(choice[2]))
-        self.exit(2, f"{self.prog}: {message}\n")
+        hint = "; --help lists them" if message.endswith(" required: COMMAND") else ""
+        self.exit(2, f"{self.prog}: {message}{hint}\n")
 
 
 def words(listed: str) -> list[str]:

@@ -164,7 +164,7 @@ async def load(store: Store, sources: Iterable[str]) -> dict[str, Schema]:
             hint = nearest(source, known)
             raise UnknownDataSource(
                 f"no worker has announced the data source {source!r}: {hint}; "
-                "a worker announces its handlers when it starts"
+                "a worker announces its handlers when it starts, and logs which extra brings one that it lacks"
             )
         schemas[source] = msgspec.msgpack.decode(packed, type=Schema)
     return schemas

@@ -8,7 +8,6 @@ import asyncio
 import re
 import signal
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,14 +15,13 @@ from typing import NamedTuple
 
 import pytest
 
-from prorl_mq.process.ports import free_port
-from prorl_mq.schema.messages import Limits, Stage
-from prorl_mq.service import cancel, submit
+from prorl_mq.schema.messages import Stage
+from prorl_mq.service import cancel
+from prorl_mq.store.archive import waiting
 from prorl_mq.store.archive.place import DIRECTORY
 from prorl_mq.store.server import fitness
-from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
-from tests.chaos.test_faults import one_batch
+from tests.chaos.drilled import Service
 from tests.metrics import test_prometheus
 from tests.metrics.test_prometheus import Prometheus, prometheus
 from tests.support.service import RUN, acknowledge_all, start_all, store_of, until
@@ -33,55 +31,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 SHORT = (  # what a drill cannot wait for, and in place of it
     (r"for: \d+m", "for: 2s"),
     (r"\[(5|10|15)m\]", "[20s]"),
+    (r"offset 15m", "offset 20s"),
     (r"> 7200", "> 6"),
+    (r"read_age_seconds > 30", "read_age_seconds > 5"),
 )
-
-
-class Service:
-    """The service of the drills, and what its faults need to know."""
-
-    def __init__(self, world: World, store: Store) -> None:
-        self.world = world
-        self.store = store
-        self.port = free_port()
-        self._batches = 0
-
-    def start_api(self) -> None:
-        argv = [sys.executable, "-m", "api", "--port", str(self.port)]
-        self.world.apis["api-tcp"] = self.world.start("api-tcp", argv)
-
-    async def submit(self, groups: int, **payload: object) -> None:
-        self._batches += 1
-        limits = Limits(backoff_ms=20, max_attempts=1)
-        await submit.accept(self.store, "default", one_batch(f"d{self._batches}", groups, 1, limits, **payload))
-
-    async def held(self, jobs: int) -> None:
-        """Returns when so many are under a lease."""
-
-        async def all_held() -> bool:
-            return int(await self.store.read("ZCARD", self.store.keys.leases)) >= jobs
-
-        await until(all_held, within_s=60)
-
-    async def three_of_run(self) -> None:
-        for number in {1, 2} - {int(name.rpartition("-")[2]) for name in self.workers(Stage.RUN)}:
-            self.world.start_worker(Stage.RUN, number)
-
-        async def all_live() -> bool:
-            return len([each for each in await living(self.store) if each.stage is Stage.RUN]) == 3
-
-        await until(all_live, within_s=60)
-
-    def workers(self, stage: Stage) -> list[str]:
-        return [name for name in self.world.workers if name.startswith(f"{stage}-")]
-
-    async def none_alive(self, stage: Stage) -> None:
-        for name in self.workers(stage):
-            self.world.kill(name)
-
-    def restart(self, stage: Stage) -> None:
-        for name in self.workers(stage):
-            self.world.restart(name)
 
 
 async def no_api(service: Service) -> None:
@@ -202,6 +155,75 @@ async def no_room_for_the_archive(service: Service) -> None:
     await until(archived_something, within_s=60)
 
 
+async def more_waits_than_it_may(service: Service) -> None:
+    """The archive's disk takes nothing, and Redis has no room for what waits."""
+    place, store = service.world.directory / DIRECTORY / service.world.namespace, service.store
+    place.touch()
+    await service.submit(4)
+
+    async def closed() -> bool:
+        return bool(await store.read("HGETALL", store.keys.unacked))
+
+    await until(closed, within_s=60)
+    await little_memory(service)
+
+    async def no_room() -> bool:
+        return (await waiting.state(store)).most_bytes == 0
+
+    await until(no_room, within_s=60)
+    await acknowledge_all(store)
+
+
+async def its_disk_takes_files_again(service: Service) -> None:
+    await acknowledged_and_raised(service)
+    await room_for_the_archive(service)
+
+
+async def frozen_hosts(service: Service) -> None:
+    """Workers stand still for longer than their leases, and finish then what others have."""
+    await service.three_of_run()
+    for _ in range(3):
+        await service.submit(24, run_ms=1_500)
+        await service.held(24)
+        for name in service.workers(Stage.RUN):
+            service.world.freeze(name)
+        await asyncio.sleep(4 * service.world.lease_ms / 1000)
+        for name in service.workers(Stage.RUN):
+            service.world.thaw(name)
+        await asyncio.sleep(2)
+
+
+async def a_silent_connection(service: Service) -> None:
+    """The only worker of RUN is behind a tunnel that hangs: no read is answered, and none ends."""
+    await service.none_alive(Stage.RUN)
+    await service.tunnel.start()
+    service.world.start_worker(Stage.RUN, 9, "--redis", f"unix://{service.world.directory}/tunnel.sock")
+
+    async def lives() -> bool:
+        return any(each.stage is Stage.RUN for each in await living(service.store))
+
+    await until(lives, within_s=60)
+    await asyncio.sleep(3)
+    service.tunnel.silent = True
+    await service.submit(30)
+
+
+async def it_is_restarted(service: Service) -> None:
+    service.world.kill("run-9")
+    del service.world.workers["run-9"]
+    service.restart(Stage.RUN)
+    await service.tunnel.aclose()
+
+
+async def a_history_that_is_rewritten(service: Service) -> None:
+    await service.submit(4)
+    await service.submit(4, breaks=True)
+
+
+async def a_scorer_that_fails_on_long_texts(service: Service) -> None:
+    await service.submit(40, n=4, loses_long=True)
+
+
 async def room_for_the_archive(service: Service) -> None:
     (service.world.directory / DIRECTORY / service.world.namespace).unlink()
 
@@ -224,6 +246,11 @@ DRILLS = (
     Drill("ProrlLoopLag", a_handler_that_blocks, the_old_jobs_are_cancelled),
     Drill("ProrlCancelsSlow", what_dies_slowly_is_cancelled, time_passes),
     Drill("ProrlArchiveFault", no_room_for_the_archive, room_for_the_archive),
+    Drill("ProrlArchivePassedOver", more_waits_than_it_may, its_disk_takes_files_again),
+    Drill("ProrlTokensBroken", a_history_that_is_rewritten, the_old_jobs_are_cancelled),
+    Drill("ProrlStaleCommits", frozen_hosts, the_old_jobs_are_cancelled),
+    Drill("ProrlWorkerReadsNothing", a_silent_connection, it_is_restarted),
+    Drill("ProrlBiasedLoss", a_scorer_that_fails_on_long_texts, sound_tasks),
     Drill("ProrlApiMissing", no_api, an_api),
 )
 

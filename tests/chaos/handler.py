@@ -6,7 +6,7 @@ import contextlib
 import random
 import time
 import zlib
-from typing import Any
+from typing import Any, Literal
 
 from prorl_mq.schema.trajectory import Segment, Span, Trajectory, Turn
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
@@ -35,6 +35,24 @@ def said(size: int, seed: int) -> Trajectory:
     return Trajectory(segments=[segment], turns=[turn], stop_reason="answer")
 
 
+def of_length(tokens: int, opened_by: Literal["start", "break"] = "start") -> Segment:
+    span = Span(start=0, end=tokens, backend="none")
+    return Segment(
+        prompt_ids=[1], response_ids=[2] * tokens, loss_mask=[1] * tokens, logprobs=[-0.5] * tokens, spans=[span],
+        opened_by=opened_by,
+    )  # fmt: skip
+
+
+def told(*segments: Segment) -> Trajectory:
+    """A turn for each segment."""
+    turns = [
+        Turn(segment=number, prompt_tokens=1, completion_tokens=len(each.response_ids), cached_tokens=None,
+             finish_reason="stop", llm_seconds=0.0, text="")
+        for number, each in enumerate(segments)
+    ]  # fmt: skip
+    return Trajectory(segments=list(segments), turns=turns, stop_reason="answer")
+
+
 class Chaos:
     data_sources = ("chaos",)
     schema = Schema(
@@ -50,6 +68,8 @@ class Chaos:
             "said_bytes",
             "block_ms",
             "dies_ms",
+            "breaks",
+            "loses_long",
         ),
         sealed=("secret",),
     )
@@ -81,6 +101,10 @@ class Chaos:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(3600)
         await asyncio.sleep(payload.get("run_ms", 0) / 1000)
+        if payload.get("breaks"):
+            return Ran(trajectory=told(of_length(1), of_length(1, "break")), export=context.job.job_id)
+        if payload.get("loses_long"):
+            return Ran(trajectory=told(of_length(20 if context.job.index % 2 else 60)), export=context.job.job_id)
         if size := payload.get("said_bytes"):
             return Ran(trajectory=said(size, seed_of(context.job.job_id)), export=context.job.job_id)
         if not payload.get("llm"):
@@ -105,6 +129,8 @@ class Chaos:
     async def eval(self, context: Eval) -> Score:
         await asyncio.sleep(context.job.payload.get("eval_ms", 0) / 1000)
         assert context.export == context.job.job_id
+        if context.job.payload.get("loses_long") and context.job.index % 2 == 0:
+            raise RuntimeError("its program was too long for EVAL")
         assert context.sealed["secret"].startswith("CANARY")
         if size := context.job.payload.get("said_bytes"):
             assert context.trajectory is not None
