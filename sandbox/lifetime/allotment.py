@@ -40,7 +40,7 @@ def of(cgroup: str, mountinfo: str, *, affinity: int, machine: int) -> Allotment
         if (held := _number(group / file)) is not None and held < UNLIMITED
     ]
     quotas = [
-        held for group, (_, file) in _groups(cgroup, mountinfo, "cpu") if (held := _cpus(group / file)) is not None
+        quota for group, (_, file) in _groups(cgroup, mountinfo, "cpu") if (quota := _cpus(group / file)) is not None
     ]
     lowest, place = min(memory, default=(None, ""))
     cpus = min([*quotas, affinity])
