@@ -18,8 +18,8 @@ def private(path: Path, uid: int) -> Path:
     about = path.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_mode & 0o077 or (uid and about.st_uid != uid):
         raise ConfigurationError(
-            f"{path} belongs to another user, or is open to others: whoever made it can read the deployment's secrets, or "
-            "stand in for its Redis. Look at what it holds, then remove it, or chmod 700 it"
+            f"{path} belongs to another user, or is open to others: whoever made it can read the secrets of the "
+            "deployment, or stand in for its Redis. Look at what it holds, then remove it, or chmod 700 it"
         )
     return path
 
