@@ -101,7 +101,8 @@ test-security: setup sandbox-tools  ## attacks on sandboxes of both kinds as tab
 	  tests/sandbox/test_attacks.py tests/sandbox/test_isolation.py tests/sandbox/test_protection.py || failed+=(tests); \
 	HOSTILE_EXAMPLES=100 $(PY) -m pytest -q -n $(CORES) tests/api/test_hostile_tenant.py || failed+=("hostile tenant"); \
 	HOSTILE_EXAMPLES=1500 $(PY) -m pytest -q tests/api/test_raw_requests.py tests/api/test_own_token.py tests/api/test_hosts.py \
-	  tests/api/test_addresses.py tests/api/test_deadlines.py tests/cli/test_secrets.py || failed+=("requests and secrets"); \
+	  tests/api/test_addresses.py tests/api/test_deadlines.py tests/api/test_shares.py tests/api/test_tokens_file.py \
+	  tests/verbs/test_tenant_memory.py tests/slurm/test_certificates.py tests/cli/test_secrets.py || failed+=("requests and secrets"); \
 	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
 
 test-images: setup  ## images from a registry on loopback: faults, hostile layers, two nodes, 30 kills during a pull (three minutes)

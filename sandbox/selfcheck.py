@@ -1,6 +1,7 @@
 """Checks that sandboxes of a kind work on this machine: the contract in short, on real ones."""
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import msgspec
 
 from sandbox.errors import SandboxGone
 from sandbox.isolators.writable.ways import Ways
-from sandbox.lifetime import cgroup, label
+from sandbox.lifetime import allotment, cgroup, label
 from sandbox.protocol import REMOTE, EditorCommand, Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 
 HOST_FILE = str(Path(__file__).absolute())
@@ -174,6 +175,7 @@ def _hardness() -> Check:
     began = time.perf_counter()
     groups = cgroup.delegated()
     note = f"hard: {groups.said}" if groups else f"soft: {cgroup.SOFT}"
+    note += f"; {allotment.said(allotment.here(), os.environ)}"
     return Check(name="limits", problem="", ms=(time.perf_counter() - began) * 1000, note=note)
 
 

@@ -1,4 +1,4 @@
-"""The deployment's directory on a node's own disk: created below a place that others can write to, so it is checked."""
+"""Directories of the deployment that lie where others may write: on a node's own disk, and in a group's shared one."""
 
 import os
 import re
@@ -8,6 +8,22 @@ from pathlib import Path
 from prorl_mq.errors import ConfigurationError
 
 OURS = 3  # prorl-UID, the deployment, the node
+
+
+def private(path: Path, uid: int) -> Path:
+    """A directory for its owner alone, created where it is missing. Raises `ConfigurationError` for another user's: who
+    may write where it lies can put one of his own in its place, with an authority or an address of his.
+
+    Of root's only the mode counts: a file server may show another owner.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    about = path.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_mode & 0o077 or (uid and about.st_uid != uid):
+        raise ConfigurationError(
+            f"{path} belongs to another user, or is open to others: whoever made it can read the secrets of the "
+            "deployment, or stand in for its Redis. Look at what it holds, then remove it, or chmod 700 it"
+        )
+    return path
 
 
 def prepare(path: Path, uid: int) -> None:

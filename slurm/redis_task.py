@@ -85,6 +85,7 @@ class RedisTask:
 
     async def _start(self) -> "subprocess.Popen[bytes]":
         node_state.prepare(self._state.parent, os.getuid())
+        node_state.private(self._rendezvous, os.getuid())
         self._state.mkdir(exist_ok=True, mode=0o700)
         socket = self._socket
         tls = [f"--{word}" if number % 2 == 0 else word for number, word in enumerate(await self._certified())]
@@ -128,8 +129,7 @@ class RedisTask:
         return await asyncio.to_thread(self._certify)
 
     def _certify(self) -> list[str]:
-        authority(self._certificates)
-        self._rendezvous.mkdir(parents=True, exist_ok=True, mode=0o700)
+        authority(node_state.private(self._certificates, os.getuid()))
         for role in (*ROLES, ADMIN):
             issue(self._certificates, role, self._rendezvous / f"{role}.pem")
         own, trusted = self._state / "server.pem", self._state / "trusted.pem"

@@ -28,7 +28,7 @@ from sandbox.isolators.choice import AUTO, UNTRUSTED
 from sandbox.isolators.layers.copying import Copies
 from sandbox.keeper import place
 from sandbox.keeper.client import KeptProvider
-from sandbox.lifetime import cgroup
+from sandbox.lifetime import allotment, cgroup
 from sandbox.protocol import REMOTE, SandboxProvider
 from sandbox.remote.provider import RemoteProvider
 from workers.agent.loading import check_pool, usable_models, usable_renderer
@@ -170,6 +170,8 @@ async def _work(settings: WorkerSettings, draining: Draining) -> None:
         await tried(settings.sandbox, settings.state_dir)
     settings = msgspec.structs.replace(settings, sandbox=await chosen(settings.sandbox, settings.state_dir))
     settings = msgspec.structs.replace(settings, limits=limits_of(settings.sandbox))
+    if allocation(os.environ) and settings.limits:
+        logging.getLogger("workers").warning("limits: %s", allotment.said(allotment.here(), os.environ))
     registry = load(settings.handlers)
     keys = keys_from(os.environ)
     use_tokenizer(settings)

@@ -82,9 +82,9 @@ def _holds(place: Path) -> bool:
 def own_group(cgroup: str, mountinfo: str) -> Path | None:
     """The directory of a process's group of version 2, by its files `cgroup` and `mountinfo`. None for the topmost."""
     paths = [line[3:] for line in cgroup.splitlines() if line.startswith("0::")]
-    for root, mounted, kind, _ in _mounts(mountinfo):
-        if kind == "cgroup2" and paths and (below := _below(paths[0], root)):
-            return Path(mounted, below)
+    for root, mounted, kind, _ in mounts(mountinfo):
+        if kind == "cgroup2" and paths and (under := below(paths[0], root)):
+            return Path(mounted, under)
     return None
 
 
@@ -94,14 +94,14 @@ def own_groups(cgroup: str, mountinfo: str) -> Mapping[str, Path]:
     for line in cgroup.splitlines():
         _, controllers, path = line.split(":", 2)
         for name in set(controllers.split(",")) & set(WANTED):
-            for root, mounted, kind, options in _mounts(mountinfo):
-                below = _below(path, root)
-                if kind == "cgroup" and name in options and below is not None:
-                    found[name] = Path(mounted, below)
+            for root, mounted, kind, options in mounts(mountinfo):
+                under = below(path, root)
+                if kind == "cgroup" and name in options and under is not None:
+                    found[name] = Path(mounted, under)
     return {name: found[name] for name in WANTED if name in found}
 
 
-def _below(path: str, root: str) -> str | None:
+def below(path: str, root: str) -> str | None:
     """A group's way from the directory that is mounted; None for one that does not lie in it.
 
     A process outside the top of its namespace's groups reads `/../...`: that is no place below the mount.
@@ -113,7 +113,7 @@ def _below(path: str, root: str) -> str | None:
     return None
 
 
-def _mounts(mountinfo: str) -> Iterable[tuple[str, str, str, Sequence[str]]]:
+def mounts(mountinfo: str) -> Iterable[tuple[str, str, str, Sequence[str]]]:
     """Of each: which directory of its file system is mounted, where, the file system and its own options."""
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")

@@ -11,8 +11,12 @@ from api.config import ApiSettings
 from api.places import REQUESTS, Holding, Places
 from api.service import Service
 from prorl_mq.schema.ids import TenantId
-from prorl_mq.store.server.connection import RedisSettings
-from tests.api.service import announce_source, api, batch
+from prorl_mq.schema.settings import TenantSettings
+from prorl_mq.store import run_settings
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.server.connection import RedisSettings, ask, connect
+from prorl_mq.store.store import Store
+from tests.api.service import Worker, announce_source, api, batch
 from tests.api.test_waiting import service_of
 
 pytestmark = pytest.mark.anyio
@@ -112,3 +116,46 @@ def test_the_claims_of_a_request_end_with_it() -> None:
 def test_a_service_counts_for_as_many_tenants_as_have_tokens() -> None:
     places = Service(ApiSettings(redis=RedisSettings(url="unix:///nowhere"), tokens=TOKENS)).requests
     assert (places.count, places.tenants) == (REQUESTS, 2)
+
+
+@pytest.mark.parametrize("most", [5, None], ids=["quota", "control"])
+async def test_a_quota_holds_though_two_processes_take_work_and_one_ends(
+    settings: RedisSettings, most: int | None
+) -> None:
+    """Without workers nothing ends: what is in flight was admitted by either of them, and is all that ever was."""
+    await announce_source(settings)
+    redis = connect(settings)
+    store = Store(redis, Keys(settings.namespace), name="test")
+    await run_settings.set_tenant(store, ANN, TenantSettings(max_jobs=most))
+
+    async def in_flight() -> int:
+        return sum(map(int, (await ask(redis, "HGETALL", store.keys.in_flight))[1::2]))
+
+    async def reached(jobs: int) -> None:
+        async with asyncio.timeout(30):
+            while await in_flight() < jobs:
+                await asyncio.sleep(0.01)
+
+    async with Worker(settings), api(settings, tokens=TOKENS, name="b") as second:
+        async with api(settings, tokens=TOKENS, name="a") as first:
+            sent = [
+                client.post("/v1/batches", json=batch(run=f"r{number % 4}", name=f"b{number}"), headers=bearer(ANN))
+                for number in range(20)
+                for client in (first, second)
+            ]
+            assert {answer.status_code for answer in await asyncio.gather(*sent)} <= {200, 202}
+            await reached(most or 20)
+        await second.post("/v1/batches", json=batch(run="late", name="late", groups=3), headers=bearer(ANN))
+        if most is None:
+            await reached(23)
+        else:  # one ends, and the process that is left admits one in its place
+            assert await in_flight() == most
+            running = [each.decode() for each in await ask(redis, "ZRANGE", store.keys.deadlines, 0, -1)]
+            cancelled = running[0].partition(":")[2]
+            await second.post(f"/v1/jobs/{cancelled}/cancel", headers=bearer(ANN))
+            async with asyncio.timeout(30):
+                while set(await ask(redis, "ZRANGE", store.keys.deadlines, 0, -1)) <= {x.encode() for x in running}:
+                    assert await in_flight() <= most
+                    await asyncio.sleep(0.01)
+            assert await in_flight() == most
+    await redis.aclose()

@@ -19,7 +19,7 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import redis_server
 from prorl_mq.schema import rendezvous
 from prorl_mq.store.server.connection import RedisSettings, ask, connect
-from slurm import redis_task
+from slurm import node_state, redis_task
 from slurm.redis_task import ADMIN, ROLES, RedisTask, authority, issue
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
@@ -33,7 +33,7 @@ def about(certificate: Path, *what: str) -> str:
 @contextlib.asynccontextmanager
 async def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RedisTask]:
     monkeypatch.setenv("PRORL_STATE", str(tmp_path / "state"))
-    (tmp_path / "shared" / "redis").mkdir(parents=True)
+    (tmp_path / "shared" / "redis").mkdir(parents=True, exist_ok=True)
     (tmp_path / "state").mkdir(mode=0o700)
     given = argparse.Namespace(shared=tmp_path / "shared", interface="lo", tls=True, options=[])
     task = RedisTask(given)
@@ -153,3 +153,43 @@ def test_a_node_without_a_server_that_speaks_tls_says_what_to_do(
     given = argparse.Namespace(shared=tmp_path, interface="lo", tls=True, options=[])
     with pytest.raises(ConfigurationError, match=r"install one on this node .* or set `tls = false`"):
         RedisTask(given)
+
+
+@pytest.mark.parametrize("place", ["tls", "rendezvous"])
+async def test_a_directory_that_another_put_in_the_place_of_ours_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    theirs = tmp_path / "shared" / place
+    theirs.mkdir(parents=True)
+    authority(theirs)
+    theirs.chmod(0o755)  # so that we can read it
+    with pytest.raises(ConfigurationError, match=rf"{place} belongs to another user, or is open to others"):
+        async with serving(tmp_path, monkeypatch):
+            pass
+    assert not list(theirs.glob("*.json"))
+
+
+async def test_control_the_authority_in_such_a_directory_would_be_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "shared" / "tls"
+    theirs.mkdir(parents=True)
+    trusted = authority(theirs)
+    theirs.chmod(0o755)
+
+    def made(path: Path, _: int) -> Path:
+        path.mkdir(exist_ok=True)
+        return path
+
+    monkeypatch.setattr("slurm.node_state.private", made)
+    async with serving(tmp_path, monkeypatch):
+        assert rendezvous.read(tmp_path / "shared" / "rendezvous" / "worker.json").ca == trusted
+
+
+def test_a_directory_of_another_user_is_refused_though_it_is_shut(tmp_path: Path) -> None:
+    assert node_state.private(tmp_path / "own", os.getuid()).stat().st_mode & 0o777 == 0o700
+    with pytest.raises(ConfigurationError, match="belongs to another user"):
+        node_state.private(tmp_path / "own", os.getuid() + 1)
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    with pytest.raises(ConfigurationError, match="belongs to another user"):
+        node_state.private(tmp_path / "link", os.getuid())
