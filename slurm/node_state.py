@@ -40,14 +40,14 @@ def prepare(path: Path, uid: int) -> None:
             )
 
 
-def private(path: Path, job: str, mounts: str) -> bool:
+def of_one_job(path: Path, job: str, mounts: str) -> bool:
     """True for a directory of one job alone: its path names the job, as $SLURM_TMPDIR does, or it is mounted from such
     a place, as Slurm's job_container/tmpfs mounts /tmp. `mounts` is /proc/self/mountinfo.
 
     >>> tmpfs = "50 1 8:1 /containers/17/.17 /tmp rw - ext4 /dev/sda1 rw"
-    >>> private(Path("/tmp/prorl-0/d/n"), "17", tmpfs), private(Path("/local/prorl-0/d/n"), "17", tmpfs)
+    >>> of_one_job(Path("/tmp/prorl-0/d/n"), "17", tmpfs), of_one_job(Path("/local/prorl-0/d/n"), "17", tmpfs)
     (True, False)
-    >>> private(Path("/local/job_17/prorl-0/d/n"), "17", ""), private(Path("/local/17f/prorl-17/d/n"), "17", "")
+    >>> of_one_job(Path("/local/job_17/prorl-0/d/n"), "17", ""), of_one_job(Path("/local/17f/prorl-17/d/n"), "17", "")
     (True, False)
     """
     real = os.path.realpath(path.parents[OURS - 1])

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"slurm task: {error}")
         return 2
     job = os.environ.get("SLURM_JOB_ID", "")
-    if job and node_state.private(Path(os.environ["PRORL_STATE"]), job, Path("/proc/self/mountinfo").read_text()):
+    if job and node_state.of_one_job(Path(os.environ["PRORL_STATE"]), job, Path("/proc/self/mountinfo").read_text()):
         # Sandboxes that no other task of the node sees: a lane of its own.
         os.environ.setdefault("PRORL_NODE", f"{os.environ.get('SLURMD_NODENAME', socket.gethostname())}-job{job}")
     ends_at = end_of_task()
