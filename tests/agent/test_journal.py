@@ -94,6 +94,12 @@ class Log:
     async def note(self, text: str) -> None:
         raise NotImplementedError
 
+    async def keep_routes(self, data: bytes) -> str:
+        raise NotImplementedError
+
+    async def routes(self, name: str) -> bytes | None:
+        raise NotImplementedError
+
     async def append(self, record: bytes, *, wait: bool) -> None:
         if self.cut_at is not None and len(self.records) >= self.cut_at:
             raise Cut

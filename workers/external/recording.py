@@ -243,7 +243,7 @@ class Recording:
     async def _generate(self, prompt: Prompt, room: int, turn: int) -> Completion:
         sampling = self._sampling
         routes = {} if self._beside is not None else asked(sampling, routed(prompt.base))
-        more = routes | ({"arrived": Arrived()} if sampling.continue_generation else {})
+        more: dict[str, Any] = {**routes, **({"arrived": Arrived()} if sampling.continue_generation else {})}
         try:
             completion = await self._policy.generate(
                 prompt.ids,

@@ -3,6 +3,8 @@
 import base64
 import io
 import json
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +20,7 @@ from workers.inference import routes
 from workers.inference.arrived import Arrived
 from workers.inference.assignment import FixedAssigner, WireProtocol
 from workers.inference.clients import InferenceClients
+from workers.inference.protocols import completions, vllm_generate
 from workers.inference.routes import RoutesAsked, RoutesMisshapen, RoutesMissing, RoutesZero
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +50,7 @@ def numbers(found: ExpertRoutes | None) -> list[int]:
 async def test_the_rows_that_nobody_has_come_with_an_answer(backend, clients, route, protocol, of, streams) -> None:
     experts = served(backend, route, of)
     policy = policy_over(clients, assigner=FixedAssigner(info(backend, protocol)))
-    more = {"arrived": Arrived()} if streams else {}
+    more: dict[str, Any] = {"arrived": Arrived()} if streams else {}
     first = await policy.generate(PROMPT, max_tokens=6, temperature=1.0, routes=RoutesAsked(of), **more)
     assert numbers(first.routes) == experts.numbers([*PROMPT, *first.ids])
     start = len(PROMPT) + len(first.ids) - 1
@@ -179,7 +182,7 @@ async def test_a_turn_that_is_cut_anywhere_has_all_routes(backend: FakeBackend, 
 async def test_the_last_rows_are_asked_for_where_no_call_brought_them(backend, clients) -> None:
     experts = served(backend, VLLM_GENERATE, SMALL)
     policy = policy_over(clients, backend)
-    asked = {"routes": RoutesAsked(SMALL)}
+    asked: dict[str, Any] = {"routes": RoutesAsked(SMALL)}
     found = await policy.generate(PROMPT, max_tokens=5, temperature=1.0, **asked)
     lost = msgspec.structs.replace(found, routes=None)
     made = await routes.whole(policy, PROMPT, lost, asked)
@@ -208,3 +211,20 @@ def test_a_family_that_asks_for_none_is_refused() -> None:
 def test_a_sample_of_32k_tokens_has_24_6_megabytes() -> None:
     """The size that the documents name: 94 layers, 8 of at most 256 experts."""
     assert RoutedExperts(layers=94, top_k=8, experts=128).bytes_a_token * 32_768 == 24_641_536
+
+
+ANSWERS = json.loads((Path(__file__).parent / "vllm_routes.json").read_text())
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16"])
+@pytest.mark.parametrize(("place", "wire"), [("token", vllm_generate._Answer), ("completions", completions._Answer)])
+async def test_what_vllms_own_classes_say_is_read(kind: str, place: str, wire: Any) -> None:
+    """Choices that `GenerateTokensChoice` and `CompletionResponseChoice` of vLLM 0.32.0 have written, with arrays of
+    its `numpy2base64`: 6 tokens behind the third one, 2 layers, 3 experts.
+    """
+    told = ANSWERS[kind]
+    read: Any = msgspec.json.decode(json.dumps({"choices": [told[place]]}), type=wire)
+    [choice] = read.choices
+    assert choice.token_ids == [8, 9, 10]
+    of = RoutedExperts(layers=2, top_k=3, experts=256 if kind == "uint8" else 300)
+    assert numbers(routes.read_npy("b", choice.routed_experts, RoutesAsked(of, 3), 10, "length")) == told["numbers"]
