@@ -23,11 +23,13 @@ from prorl_mq.store.core import Command, Repeat
 from prorl_mq.store.families import Abilities
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
+from prorl_mq.store.verbs.groups import ADMIT
 from prorl_mq.store.workers import slots
 
 LOSSES: Final = ("lost", "lost:shift", "lost:variance")
 Heads = dict[RunRef, dict[Purpose, list[Wanted]]]
 TURN = "waits for its turn: the first stage is full, or others go first"
+UPGRADE = "upgrade-"  # begins the name of who holds admission while a service goes to another release
 
 
 class Unacked(NamedTuple):
@@ -229,6 +231,8 @@ async def look(store: Store, runs: Sequence[RunRef]) -> list[RunStatus]:
     sizes = await store.read_many([("ZCARD", keys.backlog(run)) for run in runs])
     evals = await store.read_many([("ZCOUNT", keys.backlog(run), "-inf", "(0") for run in runs])
     quotas, able, held_back = allowed(book, used), await families.abilities(store), await paused(store)
+    holder = (await store.read("GET", keys.duty(ADMIT)) or b"").decode().partition("\t")[0]
+    upgrade = f"admission is held by {holder}: `prorl-mq upgrade` gives it back" if holder.startswith(UPGRADE) else ""
     return [
         RunStatus(
             run_id=public(run),
@@ -241,15 +245,19 @@ async def look(store: Store, runs: Sequence[RunRef]) -> list[RunStatus]:
             paused_until_ms=held_back.get(run),
             why="it is paused: resume it"
             if run in held_back
-            else _why(run, _flat(waiting.get(run, {})), able, partial(why_held, book, used, quotas, run)),
+            else _why(
+                run, _flat(waiting.get(run, {})), able, partial(why_held, book, used, quotas, run), upgrade=upgrade
+            ),
         )
         for run, size, of_eval in zip(runs, sizes, evals, strict=True)
     ]
 
 
-def _why(run: RunRef, groups: Sequence[Wanted], able: Abilities, held: Callable[[Wanted], str | None]) -> str:
-    if not groups:
-        return ""
+def _why(
+    run: RunRef, groups: Sequence[Wanted], able: Abilities, held: Callable[[Wanted], str | None], *, upgrade: str
+) -> str:
+    if not groups or upgrade:
+        return upgrade if groups else ""
     if not slots(able.workers, Stage.INIT):
         return "no init worker is alive: start prorl-worker --stage init"
     lacking = (able.why_waits(Lane(Stage.INIT, family=group.family or None)) for group in groups)

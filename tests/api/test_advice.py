@@ -13,6 +13,7 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.service.advice.bottleneck import Advice
 from prorl_mq.store.images import records
 from prorl_mq.store.images.records import ImageRecord
+from prorl_mq.store.runs import UPGRADE
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import ask
 from tests.api.service import Worker, batch
@@ -157,6 +158,15 @@ async def few(client: httpx.AsyncClient, worker: Worker) -> None:
     await worker.take(Stage.RUN)
 
 
+async def upgrade(client: httpx.AsyncClient, worker: Worker) -> None:
+    """It said that nothing is short, and that groups wait for their turn."""
+    await all_alive(worker)
+    await alive(worker, "init", 64)
+    holder = f"{UPGRADE}host-1\t1"
+    await ask(worker.redis, "SET", worker.keys.duty("admit"), holder)
+    await submit(client, groups=3)
+
+
 PLANTED: dict[str, tuple[Plant, str, str]] = {
     "nothing submitted": (nothing, "submission", "Nothing was submitted: 192 slots are free."),
     "INIT is full": (init_full, "init", "INIT limits: all 2 slots hold a job and 8 wait"),
@@ -171,6 +181,7 @@ PLANTED: dict[str, tuple[Plant, str, str]] = {
     "a pause": (paused, "paused", "is paused: 1 run (run), with 4 groups in the backlog"),
     "an image": (image, "images", "(one on n1 is at 5 of 50 MiB), and 1 jobs are put aside"),
     "memory": (memory, "redis", "Redis limits: it uses"),
+    "an upgrade": (upgrade, "held", "3 groups cannot begin (run: admission is held by upgrade-host-1: "),
     "little work": (few, "submission", "1 jobs are in flight, no group waits, and 19"),
 }
 

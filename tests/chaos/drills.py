@@ -139,7 +139,7 @@ async def what_dies_slowly_is_cancelled(service: Service) -> None:
 async def no_room_for_the_archive(service: Service) -> None:
     """A file is where the archive has its folder."""
     place = service.world.directory / DIRECTORY
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     (place / service.world.namespace).touch()
     store = service.store
 
@@ -158,6 +158,8 @@ async def no_room_for_the_archive(service: Service) -> None:
 async def more_waits_than_it_may(service: Service) -> None:
     """The archive's disk takes nothing, and Redis has no room for what waits."""
     place, store = service.world.directory / DIRECTORY / service.world.namespace, service.store
+    if place.is_dir():  # of the drill before
+        place.rename(service.world.directory / "archived-before")
     place.touch()
     await service.submit(4)
 

@@ -20,6 +20,7 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.store import gauges
 from prorl_mq.store.core import LEAST
 from prorl_mq.store.gauges import Gauges
+from prorl_mq.store.runs import UPGRADE
 from prorl_mq.store.store import ADMIT, Store
 
 FAULTS = (ConfigurationError,)
@@ -34,7 +35,7 @@ Say = Callable[[str], None]
 
 async def run(given: argparse.Namespace) -> int:
     async with service_redis(given) as store:
-        store.name = f"upgrade-{socket.gethostname()}-{os.getpid()}"
+        store.name = f"{UPGRADE}{socket.gethostname()}-{os.getpid()}"
         with interruptible(lambda: os._exit(130)):
             to = given.protocol and str(given.protocol)
             await upgrade(store, to, say=say)

@@ -16,6 +16,7 @@ from prorl_mq.schema.status import RunStatus
 from prorl_mq.store.gauges import Gauges, StageGauge
 from prorl_mq.store.images.records import ImageRecord
 from prorl_mq.store.pools import BackendStatus
+from prorl_mq.store.runs import TURN
 from prorl_mq.store.workers import slots
 
 WAITING_SHARE: Final = 0.25  # of a stage's slots that must wait before them; fewer come and go
@@ -33,6 +34,7 @@ class Limit(StrEnum):
     RUN = "run"
     EVAL = "eval"
     PAUSED = "paused"
+    HELD = "held"  # back for a reason of each run's own: an upgrade, or a task family that no worker has
     TRAINER = "trainer"  # does not acknowledge
     QUOTA = "quota"
     SUBMISSION = "submission"
@@ -240,6 +242,19 @@ def _quota(facts: LimitFacts) -> Iterator[_Found]:
         )
 
 
+def _held(facts: LimitFacts) -> Iterator[_Found]:
+    """What holds all groups back, in the words of the run, where no other rule knows it."""
+    held = facts.held_back
+    if held and not any(run.why in {"", TURN} for run in held):
+        groups = sum(run.backlog for run in held)
+        yield _Found(
+            Limit.HELD,
+            f"{groups} {_plural(groups, 'group')} cannot begin ({held[0].run_id}: {held[0].why}).",
+            "Do what that says; the groups begin by themselves.",
+            {"runs": len(held), "groups": groups, "in_flight": facts.in_flight},
+        )
+
+
 def _submission(facts: LimitFacts) -> Iterator[_Found]:
     places = facts.now.stages
     free = sum(gauge.slots - gauge.busy for gauge in places)
@@ -280,5 +295,5 @@ def _plural(count: int, word: str) -> str:
 
 
 RULES: Final[Sequence[Callable[[LimitFacts], Iterator[_Found]]]] = (
-    _redis, _workers, _images, _failing, _backends, _stages, _paused, _quota, _submission, _nothing,
+    _redis, _workers, _images, _failing, _backends, _stages, _paused, _quota, _held, _submission, _nothing,
 )  # fmt: skip
