@@ -43,8 +43,7 @@ _PATIENCE_S: Final = 1.0  # that calls wait for a save: an agent's own object ma
 class JobLog:
     """Implements `TurnLog`. A record that Redis has lost, with its last second, is sent again before the next one.
 
-    `base`: turns of another job that this one begins with. They are no part of its own log: where that is forgotten, it
-    begins with them again.
+    `base`: turns of another job that this one begins with: no part of its own log, and there when that is forgotten.
     """
 
     def __init__(
@@ -60,9 +59,8 @@ class JobLog:
         worlds, points = notes(records, WORLD, World), notes(records, CHECKPOINT, Checkpoint)
         if base is not None and base.checkpoint is not None:
             points = [base.checkpoint, *points]
-        self._announced = worlds[0].announced if worlds else None
-        self._world = worlds[-1] if worlds else None
-        self._sandbox = ""
+        self._announced, self._world = (worlds[0].announced, worlds[-1]) if worlds else (None, None)
+        self._sandbox = self._file = ""  # the file: the checkpoint's, where this attempt has written it
         self.base, self.inherited = base, base.turn + 1 if base is not None else 0
         reader = LogReader()
         self.before = list(base.records) if base is not None else []
@@ -70,19 +68,16 @@ class JobLog:
         self._turns = len(self.before)  # records of them
         self.under_way = None if self._turns % 2 else reader.under_way(self._turns // 2)
         self.checkpoint = points[-1] if points and usable(points[-1], self._turns) else None
-        self.grew = self.rebuilds = False
-        self.acted_s = 0.0
+        self.grew, self.rebuilds, self.acted_s = False, False, 0.0
         self.restored, self.restored_from = -1, "a checkpoint"
         self.volatile: Sequence[str] = ()  # of the task family
         self._box: Sandbox | None = None
         self._saving: asyncio.Task[None] | None = None  # the sandbox's part
         self._writing: asyncio.Task[None] | None = None  # the file system's part, which nobody waits for
-        self._file = ""  # the checkpoint's, where this attempt has written it
         self._pace = SavePace()
         self._last: asyncio.Future[str] | None = None
         self._newest = Logged(work.held, 0, None)
-        self._given_up = False
-        self.opened = False  # its turns are read and written
+        self._given_up = self.opened = False  # opened: its turns are read and written
 
     def begin(self, announced: int | None) -> int | None:
         """The policy version that was announced when the rollout began: now, or to an attempt before."""
@@ -351,6 +346,5 @@ class JobLog:
 
 def _lacking(answer: "asyncio.Future[str] | None") -> bool:
     """True for the answer of a Redis that has lost records in front of this one: it waits for them."""
-    if answer is None or not answer.done() or answer.cancelled() or answer.exception() is not None:
-        return False
-    return answer.result().isdecimal()
+    came = answer is not None and answer.done() and not answer.cancelled() and answer.exception() is None
+    return answer is not None and came and answer.result().isdecimal()
