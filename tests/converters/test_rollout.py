@@ -9,7 +9,7 @@ from prorl_mq.converters import prorl, table, verl
 from prorl_mq.converters.rollout import TRAINABLE, completions, rollout, rollouts, versions
 from prorl_mq.errors import NotTrainable
 from prorl_mq.schema.messages import GroupRecord, Outcome, Verdict
-from prorl_mq.schema.trajectory import Segment, Span
+from prorl_mq.schema.trajectory import Segment, Span, Trajectory
 from tests.converters.made import compacted, sample, truncated, two_models, with_tools
 from workers.stages.staleness import first_version, versions_of
 
@@ -61,6 +61,13 @@ def test_each_model_of_a_sample_has_its_own_rows_and_shares(model: str) -> None:
     assert (whole, len(kept)) == (3, len(alone.rows))
     assert [each.ids for each in completions(found)] == [each.ids for each in completions(alone)]
     assert len(verl.outputs(found)) == len(alone.rows)
+
+
+def test_without_the_choice_a_trainer_would_get_the_other_models_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the test before: its choice is taken out."""
+    monkeypatch.setattr(Trajectory, "of_model", lambda self, _: list(enumerate(self.segments)))
+    found = two_models()
+    assert len(found.rows) == len(compacted().rows) + len(with_tools().rows)
 
 
 def test_a_model_that_is_not_trained_in_a_sample_is_named() -> None:
