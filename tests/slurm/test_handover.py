@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,28 @@ from tests.support.world import ROOT
 pytestmark = [pytest.mark.anyio, pytest.mark.process, pytest.mark.timeout(120)]
 
 
-async def started(tmp_path: Path, job: str, path: str) -> asyncio.subprocess.Process:
-    """A Redis task of the deployment, as job `job` of Slurm, on a node of its own."""
-    argv = [sys.executable, "-m", "slurm.redis_task", "--shared", str(tmp_path / "shared"), "--interface", "lo"]
-    state = tmp_path / "scratch" / ("long-" * 25) / job
-    state.mkdir(parents=True)
-    env = {**os.environ, "PRORL_STATE": str(state), "SLURM_JOB_ID": job, "PATH": path}
-    return await asyncio.create_subprocess_exec(*argv, env=env, cwd=ROOT, stderr=asyncio.subprocess.PIPE)
+Start = Callable[[str, str], Awaitable[asyncio.subprocess.Process]]
+
+
+@pytest.fixture
+async def started(tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts a Redis task of the deployment, as a job of Slurm on a node of its own; it ends with the test."""
+    processes = list[asyncio.subprocess.Process]()
+
+    async def start(job: str, path: str) -> asyncio.subprocess.Process:
+        argv = [sys.executable, "-m", "slurm.redis_task", "--shared", str(tmp_path / "shared"), "--interface", "lo"]
+        state = tmp_path / "scratch" / ("long-" * 25) / job
+        state.mkdir(parents=True)
+        env = {**os.environ, "PRORL_STATE": str(state), "SLURM_JOB_ID": job, "PATH": path}
+        made = await asyncio.create_subprocess_exec(*argv, env=env, cwd=ROOT, stderr=asyncio.subprocess.PIPE)
+        processes.append(made)
+        return made
+
+    yield start
+    for each in processes:
+        if each.returncode is None:
+            each.terminate()
+            await each.wait()
 
 
 def squeue(tmp_path: Path, state: str) -> str:
@@ -36,16 +51,18 @@ def squeue(tmp_path: Path, state: str) -> str:
     return f"{program.parent}:{os.environ['PATH']}"
 
 
-async def test_the_next_job_takes_over_what_the_first_one_had_when_that_one_ends(tmp_path: Path) -> None:
+async def test_the_next_job_takes_over_what_the_first_one_had_when_that_one_ends(
+    tmp_path: Path, started: Start
+) -> None:
     """Where the node's scratch is too long for a socket, too."""
     file, path = tmp_path / "shared" / "rendezvous" / "ingress.json", squeue(tmp_path, "COMPLETED")
-    first = await started(tmp_path, "1", path)
+    first = await started("1", path)
     await until(lambda: _is(file.exists), within_s=60)
     settings = RedisSettings(rendezvous=file)
     redis = connect(settings, connections=1)
     await asked(redis, "SET", "{prorl}:kept", "1")
     before = file.read_text()
-    second = await started(tmp_path, "2", path)
+    second = await started("2", path)
     assert second.stderr is not None
     async with asyncio.timeout(60):
         assert b"this one starts when that one has ended" in await second.stderr.readline()
@@ -63,13 +80,13 @@ async def test_the_next_job_takes_over_what_the_first_one_had_when_that_one_ends
 
 @pytest.mark.parametrize(("state", "waits"), [("RUNNING", True), ("COMPLETED", False)])
 async def test_a_job_that_slurm_sees_running_keeps_its_data_where_locks_do_not_reach(
-    tmp_path: Path, state: str, waits: bool
+    tmp_path: Path, started: Start, state: str, waits: bool
 ) -> None:
     """Two servers on one append-only file would destroy it."""
     data = tmp_path / "shared" / "redis"
     data.mkdir(parents=True)
     (data / "job").write_text("1")
-    second = await started(tmp_path, "2", squeue(tmp_path, state))
+    second = await started("2", squeue(tmp_path, state))
     assert second.stderr is not None
     async with asyncio.timeout(60):
         said = await second.stderr.readline()

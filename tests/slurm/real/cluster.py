@@ -121,6 +121,10 @@ class Site:
         """The name of a job in Slurm."""
         return job_name(self._deployment, name)
 
+    def processes(self, name: str) -> list[int]:
+        """Living processes of a job of this deployment."""
+        return self.cluster.processes(f"SLURM_JOB_NAME={self.job(name)}")
+
     def logs(self) -> str:
         texts = [f"== {path.name}\n{path.read_text()[-1500:]}" for path in sorted((self.shared / "logs").iterdir())]
         return "\n".join(texts)
@@ -130,9 +134,8 @@ class Site:
         if not self.arrays:
             return
         self.prorl("cancel", *self.arrays)
-        marks = [f"SLURM_JOB_NAME={self.job(array)}" for array in self.arrays]
-        for mark in marks:
-            self.cluster.until(lambda mark=mark: not self.cluster.processes(mark), f"{mark} still runs")  # type: ignore[misc]
+        for array in self.arrays:
+            self.cluster.until(lambda array=array: not self.processes(array), f"{array} still runs")  # type: ignore[misc]
         names = {self.job(array) for array in self.arrays}
         self.cluster.until(lambda: not names & set(self.cluster.run("squeue", "-h", "-o", "%j").split()), f"{names}")
         self.arrays = {}

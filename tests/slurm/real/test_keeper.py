@@ -53,7 +53,7 @@ def ancestors(pid: int) -> Iterator[int]:
 
 def misplaced(site: Site, array: str, workers: Collection[int]) -> list[str]:
     """Keepers of an array's tasks that are no child of a task, or stand below a worker."""
-    keepers = [pid for pid in site.cluster.processes(f"SLURM_JOB_NAME={site.job(array)}") if KEEPER in command(pid)]
+    keepers = [pid for pid in site.processes(array) if KEEPER in command(pid)]
     above = {pid: list(ancestors(pid)) for pid in keepers}
     return [command(pid) for pid, line in above.items() if {*workers} & {*line} or "slurm.task" not in command(line[0])]
 
@@ -65,7 +65,7 @@ def boxes(site: Site) -> list[Label]:
 def remains(site: Site, array: str) -> list[str]:
     """What of an array still runs, and the sandboxes of all nodes."""
     return [
-        *map(command, site.cluster.processes(f"SLURM_JOB_NAME={site.job(array)}")),
+        *map(command, site.processes(array)),
         *(made.owner for made in boxes(site)),
     ]
 
@@ -93,7 +93,7 @@ async def test_killed_workers_leave_the_keeper_and_their_sandbox_and_the_end_of_
         await at_step(walker, 3)
         workers = {worker.pid: worker for worker in await living(store)}
         [box] = [made for made in boxes(site) if made.owner.startswith(f"{OwnerKind.JOB} ")]
-        keepers = [pid for pid in cluster.processes("SLURM_JOB_NAME=t.kept") if KEEPER in command(pid)]
+        keepers = [pid for pid in site.processes("kept") if KEEPER in command(pid)]
         assert len(keepers) == 1
         assert misplaced(site, "kept", workers) == []
         for pid, worker in workers.items():  # its maker in INIT, too
@@ -106,7 +106,7 @@ async def test_killed_workers_leave_the_keeper_and_their_sandbox_and_the_end_of_
         assert steps == [*range(1, len(steps) + 1)], "a step was taken twice, or in another sandbox"
         assert walker.finished().total() - len(walker.finished()) <= 1, "not only what was under way was sampled twice"
         cluster.run("scancel", "--signal=KILL", "--batch", *site.tasks("kept"))
-        cluster.until(lambda: not cluster.processes("SLURM_JOB_NAME=t.kept"), "a process of the task still runs")
+        cluster.until(lambda: not site.processes("kept"), "a process of the task still runs")
         cluster.until(lambda: not remains(site, "kept"), "its sandboxes are left")
         await cancel.cancel(store, "run", run_of("chaos"))
         await pools.remove(store, POOL, walker.backend.address, drain=False)
@@ -124,7 +124,7 @@ async def test_a_keeper_that_a_worker_has_started_is_noticed(
     assert len(misplaced(site, "wrong", workers)) == 1
     cluster.run("scancel", *site.tasks("wrong"))
     cluster.until(lambda: set(site.tasks("wrong").values()) == {"CANCELLED"}, "Slurm takes it for ended")
-    left = cluster.processes("SLURM_JOB_NAME=t.wrong")
+    left = site.processes("wrong")
     try:
         stays = any(KEEPER in each for each in remains(site, "wrong"))
         assert stays is (request.node.callspec.params["cluster"] == "pgid")
