@@ -59,7 +59,8 @@ class JobLog:
         worlds, points = notes(records, WORLD, World), notes(records, CHECKPOINT, Checkpoint)
         if base is not None and base.checkpoint is not None:
             points = [base.checkpoint, *points]
-        self._announced, self._world = (worlds[0].announced, worlds[-1]) if worlds else (None, None)
+        self._announced: int | None = worlds[0].announced if worlds else None
+        self._world = worlds[-1] if worlds else None
         self._sandbox = self._file = ""  # the file: the checkpoint's, where this attempt has written it
         self.base, self.inherited = base, base.turn + 1 if base is not None else 0
         reader = LogReader()
@@ -200,10 +201,9 @@ class JobLog:
 
     async def close(self) -> None:
         """Ends what it does in the sandbox."""
-        for task in (self._saving, self._writing):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait({task})
+        for task in filter(None, (self._saving, self._writing)):
+            task.cancel()
+            await asyncio.wait({task})
         self._saving = self._writing = None
 
     def ended(self) -> None:

@@ -243,7 +243,7 @@ def _quota(facts: LimitFacts) -> Iterator[_Found]:
 
 
 def _held(facts: LimitFacts) -> Iterator[_Found]:
-    """The reason that holds all groups back, in the words of the run, where no other rule knows it."""
+    """Names the reason that the first run itself gives, where all are held back and no other rule knows why."""
     held = facts.held_back
     if held and not any(run.why in {"", TURN} for run in held):
         groups = sum(run.backlog for run in held)
