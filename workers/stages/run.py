@@ -119,9 +119,9 @@ class RunStage:
 
     async def _check_room(self, work: Work) -> None:
         """Raises `RoutesNeedFiles`, before anything is sampled."""
-        files = self._store.payloads
         if work.spec.sampling.routed_experts is None:
             return
+        files = self._store.payloads
         if work.spec.direct:
             raise RoutesNeedFiles("its trainer reads Redis alone, which takes no routed experts: submit over HTTP")
         if files is None or not await in_thread(lambda: files.there):
