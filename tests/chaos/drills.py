@@ -181,20 +181,6 @@ async def its_disk_takes_files_again(service: Service) -> None:
     await room_for_the_archive(service)
 
 
-async def frozen_hosts(service: Service) -> None:
-    """Workers stand still for longer than their leases, and finish then what others have."""
-    await service.three_of_run()
-    for _ in range(3):
-        await service.submit(24, run_ms=1_500)
-        await service.held(24)
-        for name in service.workers(Stage.RUN):
-            service.world.freeze(name)
-        await asyncio.sleep(4 * service.world.lease_ms / 1000)
-        for name in service.workers(Stage.RUN):
-            service.world.thaw(name)
-        await asyncio.sleep(2)
-
-
 async def a_silent_connection(service: Service) -> None:
     """The only worker of RUN is behind a tunnel that hangs: no read is answered, and none ends."""
     await service.none_alive(Stage.RUN)
@@ -250,7 +236,6 @@ DRILLS = (
     Drill("ProrlArchiveFault", no_room_for_the_archive, room_for_the_archive),
     Drill("ProrlArchivePassedOver", more_waits_than_it_may, its_disk_takes_files_again),
     Drill("ProrlTokensBroken", a_history_that_is_rewritten, the_old_jobs_are_cancelled),
-    Drill("ProrlStaleCommits", frozen_hosts, the_old_jobs_are_cancelled),
     Drill("ProrlWorkerReadsNothing", a_silent_connection, it_is_restarted),
     Drill("ProrlBiasedLoss", a_scorer_that_fails_on_long_texts, sound_tasks),
     Drill("ProrlApiMissing", no_api, an_api),
