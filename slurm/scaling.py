@@ -17,7 +17,8 @@ from slurm.tasks import SlurmTask, clock_s, limit_s, task_of
 
 AHEAD_S = 600.0  # how long before its limit a server's successor is asked for: so long,
 AHEAD = 0.1  # or such a share of the limit if that is more, and half of it at most
-FAILURES = 3  # tasks that ended badly, with no worker alive, until an array is asked for no more
+FAILURES = 3  # tasks that ended badly, with no worker alive, until an array is asked for no more; so of a server,
+YOUNG_S = 60  # whose tasks have ended so soon
 
 
 class ScalingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,19 +53,36 @@ def servers(deployment: Deployment, tasks: Sequence[SlurmTask]) -> dict[str, int
     """Tasks of Redis, API and each backend to ask for, as numbers: in place of those that have ended, and of those that
     soon end by their time limit, so that the next one is there before.
     """
-    wanted: dict[str, tuple[Job, int]] = {}
-    if deployment.redis is not None and deployment.redis.url is None:
-        wanted["redis"] = deployment.redis, 1
-    if deployment.api is not None:
-        wanted["api"] = deployment.api, 1
-    wanted |= {name: (backend, backend.count) for name, backend in deployment.backends.items()}
-    lacking = {}
-    for name, (job, count) in wanted.items():
+    lacking, fail = {}, failing(deployment, tasks)
+    for name, (job, count) in _servers(deployment).items():
         ahead_s = min(limit_s(job.time) / 2, max(AHEAD_S, limit_s(job.time) * AHEAD))
         lasting = [task for task in tasks if task.job == name and (task.waiting or _lasts(task, ahead_s))]
-        if len(lasting) < count:
+        if len(lasting) < count and name not in fail:
             lacking[name] = count - len(lasting)
     return lacking
+
+
+def failing(deployment: Deployment, tasks: Sequence[SlurmTask]) -> set[str]:
+    """Servers that have failed at their start again and again, and of which none runs: until Slurm has forgotten
+    these tasks they are not asked for.
+    """
+    found = set()
+    for name, (_, count) in _servers(deployment).items():
+        mine = [task for task in tasks if task.job == name]
+        failed = sum(task.failed and task.run_s < YOUNG_S for task in mine)
+        if failed >= FAILURES * count and not any(task.working for task in mine):
+            found.add(name)
+    return found
+
+
+def _servers(deployment: Deployment) -> dict[str, tuple[Job, int]]:
+    """Each with how many of it there should be."""
+    found: dict[str, tuple[Job, int]] = {}
+    if deployment.redis is not None and deployment.redis.url is None:
+        found["redis"] = deployment.redis, 1
+    if deployment.api is not None:
+        found["api"] = deployment.api, 1
+    return found | {name: (backend, backend.count) for name, backend in deployment.backends.items()}
 
 
 def _lasts(task: SlurmTask, ahead_s: float) -> bool:

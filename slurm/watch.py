@@ -16,7 +16,7 @@ from prorl_mq.store.store import Store
 from slurm import commands, demand
 from slurm.crew import Stopping, say
 from slurm.deployed import store_of, tasks
-from slurm.scaling import Memory, ScalingPlan, decide, servers
+from slurm.scaling import Memory, ScalingPlan, decide, failing, servers
 from slurm.script import array_script, backend_script, scripts
 from slurm.spec import Deployment
 from slurm.tasks import SlurmTask
@@ -94,8 +94,10 @@ class Watch:
         """Redis, API and backends that have ended, by their time limit or otherwise, are asked for again; before a
         limit, early enough that the next one takes over.
         """
-        lacking = servers(self._deployment, here)
+        lacking, fail = servers(self._deployment, here), failing(self._deployment, here)
         for script in scripts(self._deployment):
+            why = "fails at its start: see its log; it is asked for again once Slurm has forgotten these tasks"
+            self._tell(f"the server {script.name}", why if script.name in fail else "")
             if count := lacking.get(script.name, 0):
                 of = script
                 if script.name in self._deployment.backends:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.gauges import Load
@@ -81,6 +82,17 @@ def test_the_next_server_is_asked_for_before_the_limit_of_this_one(time: str, le
     assert servers(served(time), here) == ({"redis": 1, "b": 3} if asked else {})
     waiting = [server("3", "redis", "", "PENDING"), *(server(f"4_{place}", "b", "", "PENDING") for place in range(3))]
     assert servers(served(time), [*here, *waiting]) == {}
+
+
+def test_a_server_that_fails_at_its_start_again_and_again_is_left_until_slurm_forgets_it() -> None:
+    failed = [server(f"{number}", "redis", "0:00", "FAILED") for number in range(3)]
+    assert servers(served(), failed) == {"b": 3}
+    assert servers(served(), failed[:2]) == {"redis": 1, "b": 3}
+    late = [replace(each, run_s=61) for each in failed]
+    assert servers(served(), late) == {"redis": 1, "b": 3}, "it had run"
+    several = [server(f"1_{number}", "b", "0:00", "FAILED") for number in range(8)]
+    assert servers(served(), several) == {"redis": 1, "b": 3}, "of three at a time none has failed three times"
+    assert servers(served(), [*several, server("2_0", "b", "0:00", "FAILED")]) == {"redis": 1}
 
 
 def test_it_asks_in_steps() -> None:
