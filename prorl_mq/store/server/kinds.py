@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import ResponseError, TimeoutError
 
 log = logging.getLogger("prorl_mq.redis")
 
