@@ -158,7 +158,7 @@ test-slurm: slurm sandbox-tools  ## the tests of everything about Slurm, on a re
 
 .PHONY: test-compat
 
-test-compat: setup sandbox-tools  ## the routes of ProRL Agent's first release, and a trainer that knows only these
+test-compat: setup swe-images  ## the routes of ProRL Agent's first release with rows of all its handlers, and a trainer that knows only these
 	$(PY) -m pytest -q tests/compat
 
 check: setup  ## style, types, layers, Lua, generated files, and gates: counts that may only fall (ops/gates/allowed.toml)
