@@ -1,12 +1,13 @@
 """What a bridge is told reaches the service: whose rows its trainer gets, and what is asked for to evaluate."""
 
 import asyncio
+import contextlib
 import json
 import sys
 import types
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -116,20 +117,15 @@ async def by_verifiers(place: Place, model: str, *, evaluates: bool) -> int:
     return sum(sum(branch.sampled_mask) for branch in episode.traces[0].branches)
 
 
-def served(app: Starlette) -> Any:
+@contextlib.asynccontextmanager
+async def served(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a bridge's server, in this process."""
-
-    class Client(httpx.AsyncClient):
-        async def __aenter__(self) -> Self:
-            self.life = app.router.lifespan_context(app)
-            await self.life.__aenter__()
-            return self
-
-        async def __aexit__(self, *about: object) -> None:
-            await self.aclose()
-            await self.life.__aexit__(*about)
-
-    return Client(transport=httpx.ASGITransport(app), base_url="http://bridge", timeout=90)
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://bridge", timeout=90) as client,
+    ):
+        yield client
 
 
 Player = Callable[..., Awaitable[int]]

@@ -19,6 +19,8 @@ def test_the_page_has_the_table_of_the_tests() -> None:
 
 def test_versions_that_were_not_read_are_those_that_are_installed() -> None:
     pinned = dict(re.findall(r"([\w-]+)==([\w.]+)", "\n".join((ROOT / name).read_text() for name in PINNED)))
-    names = {each.project.lower().replace("agent lightning", "agentlightning").replace(" ", "-"): each for each in TABLE}
+    names = {
+        each.project.lower().replace("agent lightning", "agentlightning").replace(" ", "-"): each for each in TABLE
+    }
     read = {name: each.version for name, each in names.items() if each.how != "read"}
     assert read == {name: pinned[name] for name in read}
