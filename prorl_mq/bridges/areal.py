@@ -9,7 +9,7 @@ Rows are those of `tasks` (`sources` renames data sources); `messages` is the pr
 
 * Limits: `gconfig.max_new_tokens` is that of a response, `gconfig.max_tokens` that of the whole sequence.
 * Rows: AReaL normalises rewards over groups of `n_samples` sequences, so a sample is one row, drawn by its share of
-  the sample's trained tokens.
+  the sample's trained tokens. Its losses average the tokens of a batch: long rows weigh more than they should.
 * An evaluation's rollouts are those whose workflow context says so.
 * A sample that was lost is None, AReaL's word for a trajectory that is not trained on; the log has the cause.
 """
