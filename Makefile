@@ -114,7 +114,7 @@ nodejs:  ## packages of the example client in JavaScript (10 MB; Node.js 20)
 test-nodejs: setup nodejs  ## the example client in JavaScript, over HTTP and over Redis alone
 	$(PY) -m pytest -q tests/integration/test_nodejs.py
 
-trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 46 MB)
+trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 47 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
 
 chat-templates: setup  ## models' own chat templates, for the tests of model formats (a download of 2.5 MB)

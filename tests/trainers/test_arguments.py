@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import sys
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import verifiers.v1 as vf
 from starlette.applications import Starlette
 from verifiers.v1.utils.loaders import load_environment
 
-from prorl_mq.bridges import agent_lightning, areal, nemo_gym, rllm, skyrl, slime, trl
+from prorl_mq.bridges import agent_lightning, nemo_gym, rllm, skyrl, slime, trl
 from prorl_mq.bridges.verifiers import ProrlEnvConfig
 from prorl_mq.schema.messages import Purpose, Task
 from tests.api.service import SOURCE, Worker
@@ -96,11 +95,9 @@ async def by_slime(place: Place, model: str, *, evaluates: bool) -> int:
 
 
 async def by_areal(place: Place, model: str, *, evaluates: bool) -> int:
-    place.patch.setattr(areal, "tensors", areal.arrays)
-    context = types.SimpleNamespace(get=lambda: types.SimpleNamespace(is_eval=evaluates))
-    place.patch.setitem(sys.modules, "areal.infra.workflow_context", context)
-    kind: Any = areal.workflow(types.SimpleNamespace(RolloutWorkflow=test_from_source.RolloutWorkflow))
-    made = await kind(place.url, test_from_source.GCONFIG, model=model).arun_episode(None, row(0.5))
+    kind: Any
+    kind, gconfig = test_from_source.areals(place.patch, evaluates=evaluates)
+    made = await kind(place.url, gconfig, model=model).arun_episode(None, row(0.5))
     return sum(made["loss_mask"])
 
 
