@@ -114,7 +114,7 @@ nodejs:  ## packages of the example client in JavaScript (10 MB; Node.js 20)
 test-nodejs: setup nodejs  ## the example client in JavaScript, over HTTP and over Redis alone
 	$(PY) -m pytest -q tests/integration/test_nodejs.py
 
-trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 46 MB)
+trainer-types: setup  ## the types of trainers, which tests make from our output (a download of 47 MB)
 	@ops/trainer-types.sh $(STATE) $(PY)
 
 chat-templates: setup  ## models' own chat templates, for the tests of model formats (a download of 2.5 MB)
@@ -158,7 +158,7 @@ test-slurm: slurm sandbox-tools  ## the tests of everything about Slurm, on a re
 
 .PHONY: test-compat
 
-test-compat: setup sandbox-tools  ## the routes of ProRL Agent's first release, and a trainer that knows only these
+test-compat: setup swe-images  ## the routes of ProRL Agent's first release with rows of all its handlers, and a trainer that knows only these
 	$(PY) -m pytest -q tests/compat
 
 check: setup  ## style, types, layers, Lua, generated files, and gates: counts that may only fall (ops/gates/allowed.toml)

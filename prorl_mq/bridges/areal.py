@@ -4,12 +4,11 @@
         workflow="prorl_mq.bridges.areal.ProrlWorkflow", workflow_kwargs={"url": url, "gconfig": config.gconfig}
     )
 
-Rows are those of `tasks` (`sources` renames data sources); `messages` is the prompt. Written from its source of May
-2026.
+Rows are those of `tasks` (`sources` renames data sources); `messages` is the prompt.
 
 * Limits: `gconfig.max_new_tokens` is that of a response, `gconfig.max_tokens` that of the whole sequence.
 * Rows: AReaL normalises rewards over groups of `n_samples` sequences, so a sample is one row, drawn by its share of
-  the sample's trained tokens.
+  the sample's trained tokens. Its losses average the tokens of a batch: long rows weigh more than they should.
 * An evaluation's rollouts are those whose workflow context says so.
 * A sample that was lost is None, AReaL's word for a trajectory that is not trained on; the log has the cause.
 """
@@ -26,6 +25,10 @@ from prorl_mq.errors import NotTrainable, ServiceError
 from prorl_mq.schema.messages import Purpose, Sampling
 
 ALL_TOKENS = 10**8  # AReaL's word for no limit of top-k
+NAMES = (
+    "temperature", "top_p", "top_k", "frequency_penalty", "stop", "stop_token_ids", "min_new_tokens", "ignore_eos",
+    "use_beam_search",
+)  # fmt: skip
 UNKNOWN = -1  # the version of a token that was not sampled
 log = logging.getLogger(__name__)
 
@@ -75,8 +78,7 @@ def workflow(theirs: Any) -> type:
 
 
 def _sampling(gconfig: Any) -> Sampling:
-    names = ("temperature", "top_p", "top_k", "frequency_penalty", "stop", "stop_token_ids", "min_new_tokens")
-    given = {name: getattr(gconfig, name, None) for name in names}
+    given = {name: getattr(gconfig, name, None) for name in NAMES}
     if getattr(gconfig, "greedy", False):
         given["temperature"] = 0.0
     if (given["top_k"] or 0) >= ALL_TOKENS:

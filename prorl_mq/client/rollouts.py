@@ -35,6 +35,10 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {  # what leaves a distribution
     "stop": ("", [], ()),
     "stop_token_ids": ([], ()),
     "logit_bias": ({},),
+    "allowed_token_ids": ([], ()),
+    "bad_words": ([], ()),
+    "ignore_eos": (False,),
+    "use_beam_search": (False,),
 }
 CAUSES: Final = 3  # as many are told in one message
 

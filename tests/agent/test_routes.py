@@ -30,6 +30,7 @@ from workers.agent.hermes import Message
 from workers.agent.loop import run_agent
 from workers.agent.tools import TOOLS
 from workers.external.recording import Recording
+from workers.inference import routes
 from workers.inference.protocol import Completion
 from workers.inference.routes import RoutesAsked
 from workers.inference.run_clock import RunClock
@@ -139,6 +140,23 @@ async def test_who_asks_for_none_has_none_and_pays_nothing() -> None:
     asked = await rollout(Filed(), World(), Expert(TEXTS))
     bare = [msgspec.structs.replace(segment, routes=None) for segment in asked.segments]
     assert [encode(each) for each in bare] == [encode(each) for each in trajectory.segments]
+
+
+class Unread(Sequence[int]):
+    """A long context, of which a copy takes half a millisecond."""
+
+    def __len__(self) -> int:
+        return 50_000
+
+    def __getitem__(self, place: Any) -> Any:
+        raise AssertionError("the context was read")
+
+
+async def test_a_turn_without_routes_copies_no_context() -> None:
+    done = Completion(ids=[7], logprobs=[-0.5], finish_reason="stop", backend="b")
+    assert await routes.whole(Expert([]), Unread(), done, {}) is done
+    with pytest.raises(AssertionError, match="the context was read"):  # which is one that tells
+        await routes.whole(Expert([]), Unread(), done, {"routes": RoutesAsked(OF)})
 
 
 @pytest.mark.parametrize(("cut_at", "compacts"), [*((at, False) for at in range(1, RECORDS)), (4, True), (7, True)])

@@ -79,6 +79,25 @@ async def test_a_rewritten_history_forks_a_segment(door: Path) -> None:
     assert [segment.opened_by for segment in trajectory.segments] == ["start", "break"]
 
 
+async def test_a_conversation_under_other_tools_is_another_one_and_the_first_goes_on(door: Path) -> None:
+    """Their schemas are in its prompt: ids of the one would show the policy the tools of the other."""
+    other = [{"type": "function", "function": {**TOOL, "name": "search"}}]
+    async with attempt(door, ["One.", "Two.", "Three."]) as (made, client):
+        first = (await client.post(CHAT, json={"messages": [HELLO], "tools": TOOLS}, headers=made.headers)).json()
+        history = [HELLO, first["choices"][0]["message"], {"role": "user", "content": "And?"}]
+        for tools in (other, TOOLS):
+            await client.post(CHAT, json={"messages": history, "tools": tools}, headers=made.headers)
+        trajectory = await made.recording.trajectory(DONE)
+    one, two, three = map(tuple, made.policy.prompts)
+    assert three[: len(one)] == one
+    assert ['"search"' in made.renderer.text(each) for each in (one, two, three)] == [False, True, False]
+    assert trajectory is not None
+    check(trajectory)
+    assert [sum(segment.loss_mask) for segment in trajectory.segments] == [
+        sum(turn.completion_tokens for turn in trajectory.turns if turn.segment == number) for number in range(2)
+    ]
+
+
 async def test_the_same_request_again_asks_with_the_same_ids(door: Path) -> None:
     """A client that lost an answer asks again."""
     async with attempt(door, ["One.", "One again."]) as (made, client):

@@ -31,7 +31,7 @@ TABLE = (
     Tested("NeMo RL", "source of August 2026", "read", ("nemo_rl",)),
     Tested("rLLM", "source of August 2026", "read", ("test_rllm.py",)),
     Tested("slime, miles", "source of August 2026", "read", ("slime",)),
-    Tested("AReaL", "source of May 2026", "read", ("an_episode_is_one_sequence", "areals_is")),
+    Tested("AReaL", "1.0.4", "parts", ("an_episode_is_one_sequence", "areals_is")),
 )
 
 

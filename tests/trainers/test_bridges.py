@@ -126,7 +126,13 @@ async def test_a_model_that_a_sample_does_not_train_is_a_lost_sample(url: str, w
 
 @pytest.mark.parametrize(
     ("given", "told"),
-    [({"repetition_penalty": 1.1}, "repetition_penalty=1.1: set it to 1"), ({"stop": ["x"]}, "stop=")],
+    [
+        ({"repetition_penalty": 1.1}, "repetition_penalty=1.1: set it to 1"),
+        ({"stop": ["x"]}, "stop="),
+        ({"ignore_eos": True}, "ignore_eos=True: set it to False"),
+        ({"use_beam_search": True}, "use_beam_search=True"),
+        ({"bad_words": ["x"]}, "bad_words="),
+    ],
 )
 def test_a_parameter_that_would_change_what_is_sampled_is_refused_by_name(given: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidBatch, match=told):

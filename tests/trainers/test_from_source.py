@@ -1,14 +1,19 @@
-"""Bridges written from source: slime and miles get a sample for each row, AReaL a sequence for each sample."""
+"""slime and miles, written from their source, get a sample for each row, and AReaL a sequence for each sample."""
 
 import sys
 import types
-from typing import Any
+from abc import ABC, abstractmethod
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import pytest
 
 from prorl_mq.bridges import areal, slime
+from prorl_mq.errors import InvalidBatch
 from tests.api.service import Worker
 from tests.converters.made import compacted
+from tests.converters.published import published
 from tests.trainers.serving import MATH, row, serving
 from tests.trainers.slime_interface import Sample, flattened
 
@@ -64,29 +69,34 @@ async def test_a_response_longer_than_slimes_length_is_cut_and_truncated(url: st
     assert made.status is Sample.Status.TRUNCATED
 
 
-class RolloutWorkflow:
-    """The part that a workflow inherits, as in its source of May 2026: no more than this one method."""
-
-    async def arun_episode(self, engine: Any, data: dict[str, Any]) -> Any:
-        raise NotImplementedError
-
-
-GCONFIG = types.SimpleNamespace(
-    max_new_tokens=64, max_tokens=128, min_new_tokens=0, greedy=False, top_p=1.0, top_k=int(1e8), temperature=1.0,
-    stop_token_ids=[], stop=None, frequency_penalty=0.0,
-)  # fmt: skip
+def areals(monkeypatch: pytest.MonkeyPatch, *, evaluates: bool = False) -> tuple[type, Any]:
+    """The workflow on AReaL's own base class, and its own configuration of sampling; it runs in a context of theirs."""
+    names = {"ABC": ABC, "abstractmethod": abstractmethod, "Any": Any}
+    given = {**names, **dict.fromkeys(("InferenceEngine", "InteractionWithTokenLogpReward"), Any)}
+    base = published("areal/api/workflow_api.py", ["RolloutWorkflow"], {**given, "__name__": __name__})
+    plain = {"dataclass": dataclass, "field": field, "Any": Any, "ClassVar": ClassVar, "__name__": __name__}
+    kinds = published("areal/api/cli_args.py", ["GenerationHyperparameters"], plain)
+    wanted = ["WorkflowContext", "_current_context", "set", "get"]
+    context = published("areal/infra/workflow_context.py", wanted, {**plain, "ContextVar": ContextVar})
+    context["set"](context["WorkflowContext"](is_eval=evaluates))
+    monkeypatch.setitem(sys.modules, "areal.infra.workflow_context", types.SimpleNamespace(get=context["get"]))  # type: ignore[arg-type]
+    monkeypatch.setattr(areal, "tensors", areal.arrays)  # AReaL has torch
+    made = areal.workflow(types.SimpleNamespace(RolloutWorkflow=base["RolloutWorkflow"]))
+    return made, kinds["GenerationHyperparameters"](max_new_tokens=64, max_tokens=128)
 
 
 async def test_an_episode_is_one_sequence_with_every_array_aligned(
     url: str, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(areal, "tensors", areal.arrays)  # AReaL has torch
-    trains = types.SimpleNamespace(get=lambda: types.SimpleNamespace(is_eval=False))
-    monkeypatch.setitem(sys.modules, "areal.infra.workflow_context", trains)
-    made = areal.workflow(types.SimpleNamespace(RolloutWorkflow=RolloutWorkflow))(url, GCONFIG)
+    kind: Any
+    kind, gconfig = areals(monkeypatch)
+    made = kind(url, gconfig)
     data = {"data_source": MATH, "messages": [{"role": "user", "content": "What is it?"}], "answer": "0.5"}
     async with serving(worker, 3):
         found, lost = [await made.arun_episode(None, each) for each in (data, row(-1))]
+    gconfig.ignore_eos = True
+    with pytest.raises(InvalidBatch, match="ignore_eos=True"):
+        await made.arun_episode(None, data)
     assert lost is None
     assert found["rewards"] == 0.5
     assert {len(each) for name, each in found.items() if name != "rewards"} == {15}

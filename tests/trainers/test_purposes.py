@@ -10,7 +10,7 @@ import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
-from prorl_mq.bridges import areal, skyrl, trl, verl
+from prorl_mq.bridges import skyrl, trl, verl
 from prorl_mq.bridges.tasks import task_of
 from prorl_mq.client.rollouts import Rollouts, close_shared
 from prorl_mq.errors import InvalidTask
@@ -80,13 +80,11 @@ async def test_a_validation_of_verls_is_an_evaluation(
 async def test_an_evaluation_of_areals_is_one(
     url: str, worker: Worker, monkeypatch: pytest.MonkeyPatch, asked: Asked
 ) -> None:
-    monkeypatch.setattr(areal, "tensors", areal.arrays)
-    made = areal.workflow(types.SimpleNamespace(RolloutWorkflow=test_from_source.RolloutWorkflow))
     async with serving(worker, 2):
         for evaluates in (False, True):
-            context = types.SimpleNamespace(get=lambda evaluates=evaluates: types.SimpleNamespace(is_eval=evaluates))
-            monkeypatch.setitem(sys.modules, "areal.infra.workflow_context", context)
-            await made(url, test_from_source.GCONFIG).arun_episode(None, row(0.5))
+            kind: Any
+            kind, gconfig = test_from_source.areals(monkeypatch, evaluates=evaluates)
+            await kind(url, gconfig).arun_episode(None, row(0.5))
     assert asked.purposes == [Purpose.TRAIN, Purpose.EVAL]
 
 
@@ -137,18 +135,16 @@ async def test_what_trainers_send_to_their_workers_works_there(
     connections stay behind, and are opened again by the event loop that asks. (verl's loops hold an event loop of
     their own: its workers make them where they run.)
     """
-    alone = areal.workflow(types.SimpleNamespace(RolloutWorkflow=test_from_source.RolloutWorkflow))
+    alone: Any
+    alone, gconfig = test_from_source.areals(monkeypatch)
     known = [skyrl.generator(skyrl_as_published), rllm_workflow, alone]
     for kind in (*known, skyrl_as_published.GeneratorInterface, skyrl_as_published.TrajectoryID):
         monkeypatch.setitem(vars(sys.modules[kind.__module__]), kind.__name__, kind)  # where pickle looks for it
-    monkeypatch.setattr(areal, "tensors", areal.arrays)
-    trains = types.SimpleNamespace(get=lambda: types.SimpleNamespace(is_eval=False))
-    monkeypatch.setitem(sys.modules, "areal.infra.workflow_context", trains)
     engine = types.SimpleNamespace(is_validation=False, max_prompt_length=512, max_response_length=256)
     made = (
         known[0](url, test_skyrl.configured(wise=False)),
         rllm_workflow(rollout_engine=engine, executor=None, store=None, url=url),
-        alone(url, test_from_source.GCONFIG),
+        alone(url, gconfig),
     )
 
     async def used(generator: Any, flow: Any, workflow: Any) -> list[float]:

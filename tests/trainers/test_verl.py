@@ -59,11 +59,11 @@ def config(
     return types.SimpleNamespace(actor_rollout_ref=actor, trainer=trainer, algorithm=algorithm)
 
 
-def loop_of(theirs: Any, url: str, configured: Any, kind: type | None = None) -> Any:
+def loop_of(theirs: Any, url: str, configured: Any, kind: type | None = None, **more: Any) -> Any:
     """As its worker makes one for each sample."""
     plain = dict.fromkeys(("server_manager", "tokenizer", "processor", "hf_model_type", "dataset_cls", "tools"))
     wrapped = {"trainer_config": theirs.DictConfigWrap(configured), "data_config": theirs.DictConfigWrap({})}
-    return (kind or bridge.agent_loop(theirs))(**plain, **wrapped, url=url)
+    return (kind or bridge.agent_loop(theirs))(**plain, **wrapped, url=url, **more)
 
 
 async def test_a_standard_row_runs_and_its_answer_is_its_familys(url: str, worker: Worker, theirs: Any) -> None:

@@ -79,11 +79,13 @@ async def whole(policy: Policy, context: Sequence[int], completion: Completion, 
     again: by one token behind all ids but the last, which the context has room for, and which nobody uses.
     """
     request: RoutesAsked | None = wanted.get("routes")
-    ids = [*context, *completion.ids][:-1]
+    if request is None:
+        return completion
     had = completion.routes
-    if had is not None and request is not None and (had.of, had.start) != (request.of, request.start):
+    if had is not None and (had.of, had.start) != (request.of, request.start):
         had = None  # of a log that was written beside another one
-    if request is None or len(ids) <= (request.start if had is None else had.end):
+    ids = [*context, *completion.ids][:-1]
+    if len(ids) <= (request.start if had is None else had.end):
         return completion
     more = await policy.generate(ids, max_tokens=1, temperature=0.0, routes=behind(request, had))
     return msgspec.structs.replace(completion, routes=joined_routes(had, more.routes))
