@@ -27,7 +27,6 @@ class Parser(argparse.ArgumentParser):
         hint = "; --help lists them" if message.endswith(" required: COMMAND") else ""
         self.exit(2, f"{self.prog}: {message}{hint}\n")
 
-
     def _places(self) -> str:
         """The arguments that are known by their place: who leaves one out gives the next in its place."""
         places = [(action.dest.upper(), action.nargs) for action in self._get_positional_actions()]
