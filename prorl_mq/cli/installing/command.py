@@ -16,6 +16,7 @@ from prorl_mq.cli.installing.progress import Installing
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.arguments import unknown
+from prorl_mq.process.children import Guard
 from prorl_mq.process.screen.terminal import attended
 
 FAULTS = (ConfigurationError,)
@@ -88,6 +89,8 @@ async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str
         env={"PYTHON": sys.executable, **os.environ},
         start_new_session=True,  # ended below, with all that it has started
     )
+    guard = Guard(None)  # ends them where this process is killed
+    guard.tell("+", process.pid)
     assert process.stdout is not None
     assert process.stderr is not None
     last, remarks = deque[str](maxlen=SHOWN), False
@@ -117,6 +120,8 @@ async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str
             if process.returncode is None:
                 end(signal.SIGTERM)
                 await process.wait()
+            guard.tell("-", process.pid)
+            await guard.aclose()
     if code:
         told = "\n".join(last)
         raise ConfigurationError(f"{Path(argv[1]).name} ended with exit code {code}; the whole log is {log}:\n{told}")
