@@ -69,6 +69,10 @@ def test_no_page_is_wider_than_its_screen_or_wastes_it(opened: Opened, told: dic
         wide[name] = page.evaluate("document.documentElement.scrollWidth")
     assert {name: width for name, width in wide.items() if width > screen} == {}
     assert page.evaluate("document.querySelector('main').clientWidth") >= 0.7 * screen
+    show(page, told["group"])
+    link = page.get_by_role("link", name="turns of sample 1").bounding_box()
+    assert link
+    assert link["x"] + link["width"] <= screen, "it was there, to the right of a phone's screen"
 
 
 def test_the_keyboard_alone_leads_to_the_tokens_and_the_focus_is_always_seen(

@@ -30,7 +30,7 @@ def test_one_comes_from_the_overview_to_the_tokens_of_a_sample(stand: Stand, ope
     expect(page.get_by_role("heading", level=1)).to_have_text("Batch first")
     page.get_by_role("link", name="first-0", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Group first-0")
-    assert row(page, "Samples", "1")[1:6] == ["completed", "–", "1.00", "1.00", "2"]
+    assert row(page, "Samples", "1")[1:7] == ["completed", "turns", "–", "1.00", "1.00", "2"]
     page.get_by_role("link", name="turns of sample 1").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Trajectory of walk:first-0:1")
     first = page.get_by_role("article").first
