@@ -67,7 +67,10 @@ async def cells_keep_state(sandbox: Sandbox) -> None:
 
 async def cells_have_ipython(sandbox: Sandbox) -> None:
     result = await sandbox.ipython("get_ipython().__class__.__name__")
-    _expect(result.ok, "plain Python cells: run ops/sandbox-base.sh DIR and give --tools-dir DIR")
+    _expect(
+        result.ok,
+        "plain Python cells: run `prorl-mq install-tools sandbox --state-dir DIR`, and name DIR with --tools-dir",
+    )
 
 
 async def program_runs(sandbox: Sandbox) -> None:

@@ -25,6 +25,8 @@ import { signIn } from "./pages/sign_in.js";
 // A page has `load(params, signal)`, `view(data, params)`, `title(params)` and, if it is live, `topic(params)`. One that
 // has `mount(data, params, signal)` renders itself once and keeps its own elements; `update(data)` brings them up to date.
 const PAGES = { "": overview, runs, run, batches: batch, groups: group, lists: list, charts, explore, failures, compare, pair, jobs: job, live: liveTurns, trajectories: trajectory, backends };
+// How many names the address of a page has at least.
+const NAMES = { run: 1, batches: 1, groups: 1, lists: 2, charts: 1, explore: 1, failures: 1, compare: 1, pair: 2, jobs: 1, live: 1, trajectories: 1 };
 if (viewing) {
   PAGES[""] = runs;
   delete PAGES.backends;
@@ -43,7 +45,8 @@ function named() {
     try { return decodeURIComponent(part); } catch { return part; }
   });
   const name = kind === "runs" && params.length ? "run" : kind;
-  return { name, page: Object.hasOwn(PAGES, name) ? PAGES[name] : null, params };
+  const complete = Object.hasOwn(PAGES, name) && params.filter(Boolean).length >= (NAMES[name] ?? 0);
+  return { name, page: complete ? PAGES[name] : null, params };
 }
 
 async function show() {

@@ -38,9 +38,11 @@ export function text(part, more, kind = "message") {
   };
   place.addEventListener("raw", paint);
   paint();
-  if (part.characters <= [...part.text].length) return place;
+  const complete = part.characters <= [...part.text].length;
+  const copied = copyButton(complete || !more ? async () => part.text : more);
+  if (complete) return [place, copied];
   const rest = `${whole(part.characters)} characters in all`;
-  if (!more) return [place, h("p", { class: "fine" }, rest)];
+  if (!more) return [place, copied, h("p", { class: "fine" }, rest)];
   const button = h("button", { type: "button", onclick: async () => {
     button.disabled = true;
     try {
@@ -55,7 +57,21 @@ export function text(part, more, kind = "message") {
       button.textContent = `${error.message}: try again`;
     }
   } }, `Show all ${whole(part.characters)} characters`);
-  return [place, h("p", {}, button)];
+  return [place, copied, h("p", {}, button)];
+}
+
+// Copies the whole text as it was written. Browsers have no clipboard for plain HTTP from another machine.
+function copyButton(all) {
+  if (!navigator.clipboard) return null;
+  const button = h("button", { type: "button", class: "copy", onclick: async () => {
+    try {
+      await navigator.clipboard.writeText(await all());
+      button.textContent = "Copied";
+    } catch (error) {
+      button.textContent = `${error.message}: try again`;
+    }
+  } }, "Copy");
+  return button;
 }
 
 const count = (lines) => lines.trimEnd().split("\n").length;

@@ -61,7 +61,7 @@ def module_of(given: argparse.Namespace) -> str:
 
 
 STORE = (replace(REDIS, help="URL of a Redis server; else that of `up`"), NAMESPACE, STATE_DIR)
-ADDRESS = Setting("--url", "URL of the API, or of its Redis", default=URL, variable="PRORL_URL")
+ADDRESS = Setting("--url", f"URL of the API, or of its Redis; else that of `up`, or {URL}", variable="PRORL_URL")
 TOKEN = Setting("--token", "bearer token for the API; others on this machine can read it here, not in the variable",
                 metavar="TEXT", variable="PRORL_TOKEN")  # fmt: skip
 SERVICE = (ADDRESS, TOKEN)

@@ -19,6 +19,7 @@ from prorl_mq.cli.looking import service_redis
 from prorl_mq.cli.overview import holds
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import ownership, tokenizers
+from prorl_mq.process.redis_server import configuration
 from prorl_mq.service import payload_files
 from prorl_mq.store import gauges
 from prorl_mq.store.archive import waiting
@@ -128,7 +129,7 @@ async def redis_findings(store: Store) -> AsyncIterator[Finding]:
     else:
         yield Finding("redis", f"version {version}, fit")
     for warning in warnings:
-        yield Finding("redis", warning, "start it from ops/redis.conf")
+        yield Finding("redis", warning, f"start it from {configuration()}")
     pressure = await fitness.pressure(store.redis)
     if pressure > 0.7:
         said = f"{pressure:.0%} of maxmemory is used: new work is refused"

@@ -1,10 +1,12 @@
-"""The client of a command: at the address and with the token that were given; it says when the service is silent."""
+"""The client of a command, at the address and with the token given or found; it says when the service is silent."""
 
 import argparse
 import sys
 from typing import Final
 
 from prorl_mq import local_token
+from prorl_mq.cli.arguments import URL
+from prorl_mq.cli.local.place import api_of
 from prorl_mq.client import AsyncClient
 from prorl_mq.client.transport import Unreachable
 from prorl_mq.clock import monotonic
@@ -15,10 +17,11 @@ AGAIN_S: Final = 10.0  # between two remarks
 
 def reach(given: argparse.Namespace, *, patience_s: float = 60.0) -> AsyncClient:
     """A client that waits up to `patience_s` for a service that does not answer, and says so after a second."""
+    url = given.url or api_of(getattr(given, "state_dir", local_token.place().parent)) or URL
     token = given.token
     if token is None and "state_dir" in given:  # a client looks where this process's directory is said to be
-        token = local_token.found(given.url, given.state_dir)
-    client = AsyncClient(given.url, token=token, patience_s=patience_s)
+        token = local_token.found(url, given.state_dir)
+    client = AsyncClient(url, token=token, patience_s=patience_s)
     client.waiting = Remarks().say
     return client
 

@@ -51,7 +51,7 @@ async def run(given: argparse.Namespace) -> int:
             try:
                 # A link with the token is for a terminal: a log may be read by others. One that was given stays unseen.
                 own = sys.stderr.isatty() and given.token is None
-                return await _carry_out(client, parts, out, (own and local_token.found(given.url)) or "")
+                return await _carry_out(client, parts, out, (own and local_token.found(client.url)) or "")
             except ServiceError as error:
                 raise ServiceError(located(str(error), given.tasks, lines), status=error.status) from None
             except asyncio.CancelledError:

@@ -16,11 +16,21 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit code 2, and the hint that helps most."""
-        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        choice = re.search(r"argument ([^:]*): invalid choice: '([^']*)' \(choose from (.*)\)", message)
         if choice:
-            message = unknown("command" if "COMMAND" in message else "value", choice[1], words(choice[2]))
+            argument, given, known = choice.groups()
+            what = "command" if argument == "COMMAND" else "value"
+            message = unknown(what, given, words(known))
+            if what == "value":
+                message = f"{argument}: {message}"
+                message += "" if argument.startswith("-") else f" (`{self.prog} {self._places()}`)"
         hint = "; --help lists them" if message.endswith(" required: COMMAND") else ""
         self.exit(2, f"{self.prog}: {message}{hint}\n")
+
+    def _places(self) -> str:
+        """The arguments that are known by their place: who leaves one out gives the next in its place."""
+        places = [(action.dest.upper(), action.nargs) for action in self._get_positional_actions()]
+        return " ".join(f"[{name}]" if nargs in {"?", "*"} else name for name, nargs in places)
 
 
 def words(listed: str) -> list[str]:

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from prorl_mq.schema.items import Advance, Fail, Held
-from prorl_mq.schema.messages import Stage
+from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.service.advice.bottleneck import Advice
 from prorl_mq.store.images import records
 from prorl_mq.store.images.records import ImageRecord
 from prorl_mq.store.runs import UPGRADE
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import ask
-from tests.api.service import Worker, batch
+from tests.api.service import Worker, batch, closed
 
 pytestmark = pytest.mark.anyio
 LATER = 1 << 50
@@ -37,8 +37,8 @@ async def all_alive(worker: Worker) -> None:
         await alive(worker, stage, 64)
 
 
-async def submit(client: httpx.AsyncClient, groups: int = 1, **more: Any) -> None:
-    answer = await client.post("/v1/batches", json=batch(groups=groups, **more))
+async def submit(client: httpx.AsyncClient, count: int = 1, **more: Any) -> None:
+    answer = await client.post("/v1/batches", json=batch(groups=count) | more)
     assert answer.status_code == 202, answer.text
 
 
@@ -118,6 +118,24 @@ async def read_by_nobody(client: httpx.AsyncClient, worker: Worker) -> None:
     await worker.complete()
 
 
+async def ended(client: httpx.AsyncClient, worker: Worker, **ending: Any) -> None:
+    """Two jobs of a batch that is acknowledged."""
+    await all_alive(worker)
+    await submit(client, groups=[group | {"max_refills": 0} for group in batch(groups=2)["groups"]])
+    for _ in range(2):
+        await worker.complete(**ending)
+    cursors, after = list[str](), "0"
+    while len(cursors) < 2:
+        cursors += [each["cursor"] for each in (await closed(client, "run", after=after))["results"]]
+        after = cursors[-1]
+    (await client.post("/v1/runs/run/ack", json={"cursors": cursors})).raise_for_status()
+
+
+async def all_lost(client: httpx.AsyncClient, worker: Worker) -> None:
+    """It said that nothing was submitted."""
+    await ended(client, worker, reward=None, outcome=Outcome.INFRA_ERROR)
+
+
 async def quota(client: httpx.AsyncClient, worker: Worker) -> None:
     await all_alive(worker)
     (await client.put("/v1/runs/run", json={"max_jobs": 2})).raise_for_status()
@@ -164,11 +182,13 @@ async def upgrade(client: httpx.AsyncClient, worker: Worker) -> None:
     await alive(worker, "init", 64)
     holder = f"{UPGRADE}host-1\t1"
     await ask(worker.redis, "SET", worker.keys.duty("admit"), holder)
-    await submit(client, groups=3)
+    await submit(client, 3)
 
 
 PLANTED: dict[str, tuple[Plant, str, str]] = {
     "nothing submitted": (nothing, "submission", "Nothing was submitted: 192 slots are free."),
+    "a batch that has ended": (ended, "submission", "All that was submitted has ended: 192 slots are free."),
+    "a batch that was lost": (all_lost, "failing", "has ended, 2 of 2 jobs so far as infra_error: 192 slots are free."),
     "INIT is full": (init_full, "init", "INIT limits: all 2 slots hold a job and 8 wait"),
     "RUN is full": (run_full, "run", "RUN limits: all 2 slots hold a job and 6 wait"),
     "EVAL is full": (eval_full, "eval", "EVAL limits: all 2 slots hold a job and 5 wait"),

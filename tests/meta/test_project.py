@@ -1,5 +1,6 @@
 """The project keeps its own promises: generated docs, package names, what a trainer's import pulls in."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from prorl_mq.store import scripts
 from prorl_mq.store.layout import keys
 
 ROOT = Path(__file__).parent.parent.parent
+FINDERS = {"shipped", "FolderCopy"}  # of files that the wheel has
 
 
 def test_the_state_diagram_is_the_table() -> None:
@@ -69,3 +71,25 @@ def test_every_outcome_is_in_the_glossary() -> None:
 def test_every_script_can_be_put_together() -> None:
     for name in scripts.names():
         assert "--@include" not in scripts.script(name).text
+
+
+def test_no_message_sends_a_user_of_the_wheel_to_the_checkout() -> None:
+    """`doctor` named a program that the wheel's user did not have. A message may name one that says it is there."""
+    planted = (
+        "'ops/docstring.sh'; shipped('ops/b.sh'); print(f'{1}: run ops/c.sh DIR'); said = '`make setup` brings it'"
+    )
+    assert sorted(_sent(planted)) == [": run ops/c.sh DIR", "`make setup` brings it"]
+    packages = ("prorl_mq", "workers", "sandbox", "api", "slurm")
+    modules = [path for package in packages for path in (ROOT / package).rglob("*.py")]
+    assert len(modules) > 300
+    assert [(path.name, text) for path in modules for text in _sent(path.read_text()) if "checkout" not in text] == []
+
+
+def _sent(code: str) -> list[str]:
+    """Texts that name files of `ops` or targets of make, but for docstrings and what the wheel has."""
+    nodes = list(ast.walk(ast.parse(code)))
+    other = [node.value for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+    finding = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in FINDERS]
+    known = {id(inner) for node in (*other, *finding) for inner in ast.walk(node)}
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in known]
+    return [text for text in texts if isinstance(text, str) and re.search(r"\bops/[a-z]|`make [a-z-]+`", text)]

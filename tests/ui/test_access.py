@@ -60,13 +60,19 @@ def test_axe_finds_nothing_on_any_page(opened: Opened, told: dict[str, str], sch
     assert {name: each for name, each in found.items() if each} == {}
 
 
-def test_no_page_is_wider_than_a_small_screen(opened: Opened, told: dict[str, str]) -> None:
-    page = opened(viewport={"width": 360, "height": 740})
+@pytest.mark.parametrize("screen", [360, 1200, 2560])
+def test_no_page_is_wider_than_its_screen_or_wastes_it(opened: Opened, told: dict[str, str], screen: int) -> None:
+    page = opened(viewport={"width": screen, "height": 740})
     wide = {}
     for name, address in told.items():
         show(page, address)
         wide[name] = page.evaluate("document.documentElement.scrollWidth")
-    assert {name: width for name, width in wide.items() if width > 360} == {}
+    assert {name: width for name, width in wide.items() if width > screen} == {}
+    assert page.evaluate("document.querySelector('main').clientWidth") >= 0.7 * screen
+    show(page, told["group"])
+    link = page.get_by_role("link", name="turns of sample 1").bounding_box()
+    assert link
+    assert link["x"] + link["width"] <= screen, "it was there, to the right of a phone's screen"
 
 
 def test_the_keyboard_alone_leads_to_the_tokens_and_the_focus_is_always_seen(

@@ -30,7 +30,7 @@ def test_one_comes_from_the_overview_to_the_tokens_of_a_sample(stand: Stand, ope
     expect(page.get_by_role("heading", level=1)).to_have_text("Batch first")
     page.get_by_role("link", name="first-0", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Group first-0")
-    assert row(page, "Samples", "1")[1:6] == ["completed", "–", "1.00", "1.00", "2"]
+    assert row(page, "Samples", "1")[1:7] == ["completed", "turns", "–", "1.00", "1.00", "2"]
     page.get_by_role("link", name="turns of sample 1").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Trajectory of walk:first-0:1")
     first = page.get_by_role("article").first
@@ -132,7 +132,7 @@ def test_fifty_turns_of_32_thousand_tokens_take_a_bounded_number_of_elements(sta
     stand.submit("long", "first", [("long", epic())], n=1)
     [record] = stand.closed("long", 1)
     assert record["samples"][0]["turns"] == 50
-    page = opened("trajectories/long:first-0:0/0")
+    page = opened("trajectories/long:first-0:0/0", permissions=["clipboard-read", "clipboard-write"])
     count = "document.getElementsByTagName('*').length"
     expect(page.get_by_role("article")).to_have_count(10)
     assert page.evaluate(count) < 900  # a cell of the map for each turn among them
@@ -142,6 +142,9 @@ def test_fifty_turns_of_32_thousand_tokens_take_a_bounded_number_of_elements(sta
     expect(page.locator(".tokens")).to_have_count(10)
     assert page.evaluate(count) < 900 + 10 * 256 * 3
     article = page.get_by_role("article").first
+    article.locator(".copy").first.click()
+    expect(article.locator(".copy").first).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == epic()["scripts"][0][0]["text"]
     article.get_by_role("button", name=re.compile("Show all")).first.click()
     expect(article.locator(".markdown").first).to_have_text(epic()["scripts"][0][0]["text"])
     page.get_by_role("link", name="Last").first.click()

@@ -96,6 +96,10 @@ def test_keys_go_through_turns_and_a_turn_has_an_address(opened: Opened, job: st
     expect(page.get_by_role("searchbox", name="Words")).to_be_visible()
     page.keyboard.press("/")
     expect(page.get_by_role("searchbox", name="Words")).to_be_focused()
+    page.goto(page.url.partition("#")[0] + f"#/trajectories/{job}/0")
+    expect(page.get_by_role("article").first).to_be_visible()
+    page.keyboard.press("u")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Job {job}")
 
 
 def test_any_two_samples_are_compared(opened: Opened, job: str, stand: Stand) -> None:
@@ -119,6 +123,16 @@ def test_a_trajectory_is_downloaded_whole(opened: Opened, job: str, stand: Stand
         page.get_by_role("button", name="Download as JSON").click()
     assert told.value.suggested_filename == "reading_first-0_1.json"
     assert json.loads(Path(told.value.path()).read_text()) == stand.get(f"jobs/{job}/trajectory")
+
+
+def test_a_text_is_copied_as_it_was_written(opened: Opened, job: str) -> None:
+    page = opened(f"trajectories/{job}/0", permissions=["clipboard-read", "clipboard-write"])
+    first = page.get_by_role("article").first
+    for place, written in ((0, SAID), (1, json.dumps({"command": COMMAND, "timeout": 5})), (2, RESULT)):
+        button = first.locator(".copy").nth(place)
+        button.click()
+        expect(button).to_have_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()") == written
 
 
 def test_tokens_are_text_where_the_service_has_the_vocabulary(

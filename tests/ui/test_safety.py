@@ -1,6 +1,7 @@
 """The page shows what agents wrote, and agents write what they like: nothing of it is ever more than text."""
 
 import json
+import re
 from pathlib import Path
 
 import httpx
@@ -28,6 +29,24 @@ def test_what_agents_and_trainers_write_is_shown_as_text(stand: Stand, opened: O
     page = opened(f"jobs/{EVIL}")
     expect(page.get_by_role("heading", level=1)).to_have_text("Not there")
     assert "broken in" not in page.title()
+
+
+ODD = (
+    "trajectories", "trajectories/a", "trajectories/a/x", "compare", "compare/a", "pair", "pair/a", "pair/a/b/x",
+    "lists", "lists/a", "lists/a/b/c/d", "groups", "jobs", "batches", "charts", "explore", "failures", "live",
+    "toString", "%zz", "runs/%zz", "constructor/a", "nothing",
+)  # fmt: skip
+
+
+def test_an_odd_address_is_answered_in_words(opened: Opened) -> None:
+    """It said that undefined is not iterable."""
+    page = opened()
+    for address in ODD:
+        page.evaluate("document.querySelector('main').setAttribute('aria-busy', 'true')")
+        page.evaluate("address => { location.hash = '#/' + address }", address)
+        shown(page)
+        said = page.get_by_role("main").inner_text()
+        assert not re.search(r"undefined|NaN|null|is not|cannot read|\[object", said), (address, said)
 
 
 def test_what_reorders_texts_or_hides_in_them_is_seen(stand: Stand, opened: Opened) -> None:

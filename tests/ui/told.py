@@ -41,6 +41,7 @@ def pages(run: str) -> dict[str, str]:
         "group": f"groups/{run}:first-0", "job": f"jobs/{run}:first-0:0",
         "trajectory": f"trajectories/{run}:first-0:1/0", "compare": f"compare/{run}:first-0/0,1",
         "backends": "backends", "list": f"lists/{run}/closed",
+        "pair": f"pair/{run}:first-0:0/{run}:first-1:1/0", "live": f"live/{run}:first-0:1",
         "charts": f"charts/{run}", "explore": f"explore/{run}", "failures": f"failures/{run}",
         "missing": f"jobs/{run}:none:0",
     }  # fmt: skip

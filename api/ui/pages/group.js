@@ -41,6 +41,7 @@ function samplesTable(samples) {
   const columns = [
     { head: "Sample", kind: "main", cell: (sample) => h("a", { href: to.job(sample.job_id) }, sample.index) },
     { head: "State", cell: (sample) => [badge(sample.state), sample.record?.replaced ? " replaced" : null] },
+    { head: "Trajectory", cell: (sample) => (of("trajectory")(sample) ? h("a", { href: to.trajectory(sample.job_id), "aria-label": `turns of sample ${sample.index}` }, "turns") : sample.stage === "run" ? h("a", { href: to.live(sample.job_id), "aria-label": `turns so far of sample ${sample.index}` }, "so far") : "–") },
     { head: "Stage", cell: (sample) => sample.stage ?? "–" },
     { head: "Reward", kind: "num", cell: (sample) => fixed(of("reward")(sample)) },
     { head: "Advantage", kind: "num", cell: (sample) => fixed(sample.advantage) },
@@ -50,7 +51,6 @@ function samplesTable(samples) {
     { head: "Run time", kind: "num wide", cell: (sample) => seconds(of("seconds")(sample)?.run) },
     { head: "Attempts", kind: "num wide", cell: (sample) => whole(sample.attempt) },
     { head: "Stopped by", kind: "wide", cell: (sample) => of("truncated_by")(sample) ?? of("stop_reason")(sample) ?? of("error")(sample)?.type ?? "–" },
-    { head: "Trajectory", cell: (sample) => (of("trajectory")(sample) ? h("a", { href: to.trajectory(sample.job_id), "aria-label": `turns of sample ${sample.index}` }, "turns") : sample.stage === "run" ? h("a", { href: to.live(sample.job_id), "aria-label": `turns so far of sample ${sample.index}` }, "so far") : "–") },
   ];
   return table("Samples", columns, samples, "No sample has begun.");
 }

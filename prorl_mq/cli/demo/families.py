@@ -53,7 +53,7 @@ def file_of(family: str) -> Path:
 def _swe(state: Path) -> Offer:
     images = state / "images" / "swe" / "images.json"
     if not images.is_file():
-        raise ConfigurationError(f"{images} is missing: create the images of examples/swe with `make swe-images`")
+        raise ConfigurationError(f"{images} is missing: `make swe-images` in a checkout creates it")
     return Offer(tasks=file_of("swe"), most=2)
 
 
@@ -61,7 +61,7 @@ def _gem(state: Path) -> Offer:
     fetched = state / "trainers" / "whole"
     if importlib.util.find_spec("gem") is None and not (fetched / "gem").is_dir():
         raise ConfigurationError(
-            "the package gem is missing: `make trainer-types` fetches it, or pip install --no-deps gem-llm"
+            "the package gem is missing: pip install --no-deps gem-llm, or, in a checkout, `make trainer-types`"
         )
     return Offer(tasks=file_of("gem"), environment=_importing(fetched))
 
@@ -73,7 +73,7 @@ def _importing(place: Path) -> dict[str, str]:
 def _verifiers() -> Offer:
     if importlib.util.find_spec("verifiers") is None:
         raise ConfigurationError(
-            "the package verifiers is missing: `make setup` installs it, or pip install 'prorl-mq[verifiers]'"
+            "the package verifiers is missing: pip install 'prorl-mq[verifiers]', or, in a checkout, `make setup`"
         )
     return Offer(
         tasks=file_of("verifiers"),

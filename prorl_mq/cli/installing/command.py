@@ -16,6 +16,7 @@ from prorl_mq.cli.installing.progress import Installing
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.arguments import unknown
+from prorl_mq.process.children import Guard
 from prorl_mq.process.screen.terminal import attended
 
 FAULTS = (ConfigurationError,)
@@ -79,21 +80,17 @@ async def install(names: Sequence[str], state: Path) -> None:
 
 async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str]:
     """Runs an installer. Its last lines, if it said anything on standard output. Raises `ConfigurationError`."""
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        limit=1 << 20,
-        env={"PYTHON": sys.executable, **os.environ},
-        start_new_session=True,  # ended below, with all that it has started
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
+    groups = set[int]()  # of the installer, while it runs
     last, remarks = deque[str](maxlen=SHOWN), False
 
-    async def read(stream: asyncio.StreamReader, *, for_user: bool = False) -> None:
+    def end(number: signal.Signals) -> None:
+        for each in groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(each, number)
+
+    async def read(stream: asyncio.StreamReader | None, *, for_user: bool = False) -> None:
         nonlocal remarks
+        assert stream is not None
         with log.open("a") as file:
             async for raw in stream:
                 line = raw.decode(errors="replace").rstrip()
@@ -103,11 +100,19 @@ async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str
                 progress.said(line)
                 remarks |= for_user
 
-    def end(number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-
-    with interruptible(lambda: end(signal.SIGKILL)):
+    with interruptible(lambda: end(signal.SIGKILL)):  # from before the start: a signal at once ends it, too
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=1 << 20,
+            env={"PYTHON": sys.executable, **os.environ},
+            start_new_session=True,  # ended below, with all that it has started
+        )
+        groups.add(process.pid)
+        guard = Guard(None)  # ends them where this process is killed
+        guard.tell("+", process.pid)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(read(process.stdout, for_user=True))
@@ -117,6 +122,8 @@ async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str
             if process.returncode is None:
                 end(signal.SIGTERM)
                 await process.wait()
+            guard.tell("-", process.pid)
+            await guard.aclose()
     if code:
         told = "\n".join(last)
         raise ConfigurationError(f"{Path(argv[1]).name} ended with exit code {code}; the whole log is {log}:\n{told}")

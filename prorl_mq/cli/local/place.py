@@ -1,4 +1,4 @@
-"""The Redis of a state directory's service: `up` leaves its address there, other commands find it."""
+"""The API and the Redis of a state directory's service: `up` leaves their addresses there, other commands find them."""
 
 import argparse
 import contextlib
@@ -15,6 +15,7 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.store.server.connection import RedisSettings
 
 FILE: Final = "redis.json"
+ADDRESS: Final = "address"
 NAMESPACE: Final = "prorl"  # where none is given
 
 
@@ -44,6 +45,24 @@ def left(state_dir: Path, redis: RedisSettings | None, *, own: bool = False) -> 
         yield
     finally:
         file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def listening(state_dir: Path, url: str) -> Iterator[None]:
+    """While the service runs, its directory names the address of its API."""
+    file = state_dir / ADDRESS
+    file.write_text(url)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def api_of(state_dir: Path) -> str | None:
+    """The address of the API of the service in the directory."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return (state_dir / ADDRESS).read_text("ascii").strip() or None
+    return None
 
 
 def redis_of(given: argparse.Namespace) -> RedisSettings:

@@ -175,6 +175,7 @@ class LocalService:
     async def _start_api_and_workers(self, redis: RedisSettings) -> None:
         port = self.settings.port or free_port()
         self.url, self.reached = programs.urls(self.settings.host, port)
+        self._stack.enter_context(place.listening(self.settings.state_dir, self.url))
         beside = [await self._spawn(programs.api(self.settings, redis, port), API_GRACE_S)]
         if self.settings.compat_port is not None:
             port = self.settings.compat_port or free_port()

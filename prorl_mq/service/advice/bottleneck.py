@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from prorl_mq.rules.memory import ADMIT_SHARE
+from prorl_mq.schema.lifecycle import REFILLED
 from prorl_mq.schema.messages import Stage
 from prorl_mq.schema.status import RunStatus
 from prorl_mq.store.gauges import Gauges, StageGauge
@@ -270,7 +271,7 @@ def _submission(facts: LimitFacts) -> Iterator[_Found]:
             figures,
         )
     elif not facts.in_flight:
-        yield _Found(Limit.SUBMISSION, f"Nothing was submitted: {free} slots are free.", "Submit a batch.", figures)
+        yield _idle(facts, free, figures)
     elif slots(facts.now.workers, Stage.RUN) > facts.stage(Stage.RUN).busy:
         yield _Found(
             Limit.SUBMISSION,
@@ -279,6 +280,25 @@ def _submission(facts: LimitFacts) -> Iterator[_Found]:
             "Submit the next batch before this one has ended, or larger ones.",
             figures,
         )
+
+
+def _idle(facts: LimitFacts, free: int, figures: Mapping[str, float]) -> _Found:
+    """Nothing to do, which is no good news where what there was has failed."""
+    ended = {name.partition(":")[2]: count for name, count in facts.now.counters.items() if name.startswith("jobs:")}
+    jobs, lost = sum(ended.values()), sum(ended.get(outcome, 0) for outcome in REFILLED)
+    figures = {**figures, "ended": jobs, "lost": lost}
+    if not jobs:
+        return _Found(Limit.SUBMISSION, f"Nothing was submitted: {free} slots are free.", "Submit a batch.", figures)
+    if 2 * lost < jobs:
+        says = f"All that was submitted has ended: {free} slots are free."
+        return _Found(Limit.SUBMISSION, says, "Submit a batch.", figures)
+    how = " or ".join(sorted(outcome for outcome in REFILLED if ended.get(outcome)))
+    return _Found(
+        Limit.FAILING,
+        f"All that was submitted has ended, {lost} of {jobs} jobs so far as {how}: {free} slots are free.",
+        "Read the errors in the samples' records or on the page (Failures of a run), then submit again.",
+        figures,
+    )
 
 
 def _nothing(facts: LimitFacts) -> Iterator[_Found]:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,30 @@ async def test_an_interrupt_ends_the_installer_and_what_it_has_started(
     with pytest.raises(asyncio.CancelledError):
         await installing
     while runs((tmp_path / "pid").read_text().strip()):
+        await asyncio.sleep(0.01)
+
+
+async def test_what_an_installer_has_started_ends_with_a_killed_command(tmp_path: Path) -> None:
+    """A pip of an hour ran on, into the directory that the next try fills."""
+    (tmp_path / "installer.sh").write_text('sleep 600 & echo $! >"$1/pid"; touch "$1/begun"; wait')
+    code = """
+import asyncio, sys
+from pathlib import Path
+from prorl_mq.cli.installing import command, parts
+state = Path(sys.argv[1])
+parts.shipped = lambda _: state / "installer.sh"
+parts.PARTS = {"one": parts.Part("a thing", 1, parts.Installer("installer.sh"), "made")}
+asyncio.run(command.install(["one"], state))
+"""
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(tmp_path))
+    while not (tmp_path / "begun").exists():
+        assert killed.returncode is None
+        await asyncio.sleep(0.01)
+    pid = (tmp_path / "pid").read_text().strip()
+    assert runs(pid)
+    killed.kill()
+    await killed.wait()
+    while runs(pid):
         await asyncio.sleep(0.01)
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq.cli.local.place import left, redis_of
+from prorl_mq.cli.arguments import URL, parse
+from prorl_mq.cli.local.place import left, listening, redis_of
+from prorl_mq.cli.reaching import reach
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.store.server.connection import RedisSettings
 
@@ -23,6 +25,25 @@ def test_a_service_on_a_given_redis_is_found_in_its_directory(tmp_path: Path) ->
         assert "secret" not in "".join(path.read_text() for path in tmp_path.iterdir())
     with pytest.raises(ConfigurationError, match="no service runs in"):
         found(tmp_path)
+
+
+@pytest.mark.anyio
+async def test_an_api_is_found_in_the_directory_of_its_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`up --port 0`, or another port than the usual one: its token was found, and the address was not."""
+    monkeypatch.setenv("PRORL_STATE", str(tmp_path))
+
+    async def reached(*words: str) -> str:
+        async with reach(parse(words)) as client:
+            return client.url
+
+    job, logs = ("job", "r:g:0"), ("logs", "r:g:0", "--state-dir", str(tmp_path))
+    with listening(tmp_path, "http://127.0.0.1:4711"):
+        assert [await reached(*job), await reached(*logs)] == ["http://127.0.0.1:4711"] * 2
+        assert await reached(*job, "--url", "http://127.0.0.1:1") == "http://127.0.0.1:1"
+        monkeypatch.setenv("PRORL_URL", "http://127.0.0.1:2")
+        assert await reached(*job) == "http://127.0.0.1:2"
+        monkeypatch.delenv("PRORL_URL")
+    assert await reached(*job) == URL
 
 
 def test_a_service_with_its_own_server_forgets_the_one_before(tmp_path: Path) -> None:

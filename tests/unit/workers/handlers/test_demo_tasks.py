@@ -67,8 +67,8 @@ def tasks_of(family: str) -> list[Task]:
 @pytest.mark.parametrize(
     ("family", "told"),
     [
-        ("swe", "images.json is missing: create the images of examples/swe with `make swe-images`"),
-        ("gem", "the package gem is missing: `make trainer-types` fetches it"),
+        ("swe", "images.json is missing: `make swe-images` in a checkout creates it"),
+        ("gem", "the package gem is missing: pip install --no-deps gem-llm, or, in a checkout, `make trainer-types`"),
     ],
 )
 async def test_what_is_missing_is_named_with_what_brings_it(tmp_path: Path, family: str, told: str) -> None:
