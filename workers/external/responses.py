@@ -35,7 +35,7 @@ def read(given: Given, memory: RequestMemory) -> Request:
     offered = memory.once(given.get("tools"), _offered)
     system = memory.once(given.get("instructions"), _instructions)
     raw = given.get("input")
-    is_text = raw is not None and memoryview(raw)[:1] == b'"'
+    is_text = raw is not None and bytes(memoryview(raw)[:1]) == b'"'
     items = memory.once(raw, _text) if is_text else memory.messages(raw, _said, "input")
     return Request(
         history=[*system, *_joined(items)],
