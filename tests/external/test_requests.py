@@ -4,17 +4,20 @@ import importlib
 import json
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.external.conftest import HELLO, attempt
 from workers.agent.tools import Tool
 from workers.external import prompting, request
-from workers.external.history import Said, foreign
+from workers.external.history import BadRequest, Said, foreign
 from workers.external.parameters import ROUTES
 from workers.external.prompting import PromptBuilder
 from workers.external.request import RequestMemory
@@ -36,6 +39,48 @@ def test_a_value_that_fills_the_memory_is_read_all_the_same(monkeypatch: pytest.
     monkeypatch.setattr(request, "_MEMORY_BYTES", 64)
     assert memory.once(large, read) == ("b" * 100,)
     assert memory.once(small, read) is not kept  # it was forgotten with the rest
+
+
+def said(value: Any) -> Sequence[Said]:
+    return (Said(role="user", text=repr(value)),)
+
+
+def read(memory: RequestMemory, body: str) -> list[Said] | None:
+    try:
+        return memory.messages(msgspec.Raw(body.encode()), said, "messages")
+    except BadRequest:
+        return None
+
+
+PIECES = ("1", "12", '"a"', '"a, 1"', '{"b": [1]}', "[]", " 2 ", "", "]", "é")
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=4).map(lambda each: f"[{','.join(each)}]"), max_size=12))
+def test_a_list_is_read_the_same_whatever_was_read_before(bodies: list[str]) -> None:
+    memory = RequestMemory()
+    for body in bodies:
+        assert read(memory, body) == read(RequestMemory(), body)
+
+
+def test_control_a_list_that_begins_alike_and_does_not_continue_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "_continues", bytes.startswith)
+    memory = RequestMemory()
+    assert [read(memory, body) for body in ("[1]", "[12]")] != [read(RequestMemory(), body) for body in ("[1]", "[12]")]
+
+
+def test_a_conversation_that_continues_has_only_its_new_messages_read() -> None:
+    memory, pieces = RequestMemory(), list[bytes]()
+
+    class Counted(dict[bytes, Sequence[Said]]):
+        def get(self, key: bytes, default: Any = None) -> Any:
+            pieces.append(key)
+            return super().get(key, default)
+
+    memory._said = Counted()
+    for body in ('["a", "b"]', '["x"]', '["a", "b" , "c"]', '["x","y"]', '["a","b"]'):
+        assert read(memory, body) == read(RequestMemory(), body)
+    assert pieces == [b'"a"', b'"b"', b'"x"', b'"c"', b'"y"', b'"a"', b'"b"']
 
 
 class Tools(list[Tool]):

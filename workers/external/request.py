@@ -14,6 +14,9 @@ POLICY: Final = "policy"
 SMALL: Final = "policy-small"  # the model that is not trained
 T = TypeVar("T")
 _MEMORY_BYTES: Final = 64 << 20
+_LISTS: Final = 4  # conversations whose lists are known as a whole
+_LIST_BYTES: Final = 4 << 20  # of one of them
+_BLANKS: Final = b" \t\r\n"
 _bodies = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _lists = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -40,24 +43,27 @@ class RequestMemory:
     def __init__(self) -> None:
         self._said: dict[bytes, Sequence[Said]] = {}
         self._read: dict[tuple[Callable[[Any], Any], bytes], Any] = {}
+        self._lists: list[tuple[bytes, Sequence[Said]]] = []  # without their last bracket, the newest first
         self._bytes = 0
 
     def messages(self, raw: msgspec.Raw | None, read: Callable[[Any], Sequence[Said]], name: str) -> list[Said]:
-        """The messages of a list, each read by itself. Raises `BadRequest`."""
-        try:
-            pieces = _lists.decode(raw) if raw is not None else []
-        except msgspec.MsgspecError as error:
-            raise BadRequest(f"{name} must be a list of at least one message") from error
-        if not pieces:
-            raise BadRequest(f"{name} must be a list of at least one message")
-        found: list[Said] = []
-        for piece in pieces:
+        """The messages of a list, each read by itself; where it continues a list before, those behind that alone.
+
+        Raises `BadRequest`.
+        """
+        body = b"" if raw is None else bytes(raw).rstrip(_BLANKS)
+        begun = next((each for each in self._lists if _continues(body, each[0])), None)
+        found: list[Said] = [] if begun is None else [*begun[1]]
+        for piece in _pieces(body if begun is None else b"[" + _rest(body, begun[0])[1:], name):
             key = bytes(piece)
             known = self._said.get(key)
             if known is None:
                 known = self._said[key] = read(_decoded(key))
                 self._grown(len(key))
             found += known
+        if len(body) <= _LIST_BYTES:
+            kept = [each for each in self._lists if each is not begun][: _LISTS - 1]
+            self._lists = [(body[:-1].rstrip(_BLANKS), tuple(found)), *kept]
         return found
 
     def once(self, raw: msgspec.Raw | None, read: Callable[[Any], T]) -> T:
@@ -73,7 +79,27 @@ class RequestMemory:
     def _grown(self, more: int) -> None:
         self._bytes += more
         if self._bytes > _MEMORY_BYTES:
-            self._said, self._read, self._bytes = {}, {}, 0
+            self._said, self._read, self._lists, self._bytes = {}, {}, [], 0
+
+
+def _continues(body: bytes, before: bytes) -> bool:
+    """True if the list has more elements than one that began with these bytes, and the same ones before them."""
+    return body.startswith(before) and _rest(body, before)[:1] == b","
+
+
+def _rest(body: bytes, before: bytes) -> bytes:
+    return body[len(before) :].lstrip(_BLANKS)
+
+
+def _pieces(body: bytes, name: str) -> list[msgspec.Raw]:
+    """The elements of a list that has some. Raises `BadRequest`."""
+    try:
+        pieces = _lists.decode(body)
+    except msgspec.MsgspecError as error:
+        raise BadRequest(f"{name} must be a list of at least one message") from error
+    if not pieces:
+        raise BadRequest(f"{name} must be a list of at least one message")
+    return pieces
 
 
 def parameters(body: bytes, rules: Mapping[str, Rule]) -> Given:
