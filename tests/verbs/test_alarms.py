@@ -28,7 +28,8 @@ GROUPS, N, LOST = 15, 8, 2
 
 def limit(alert: str) -> float:
     """The number above which an alert fires."""
-    [found] = re.findall(rf"alert: {alert}\n +expr: .* > (\d+)\n", ALERTS)
+    rule = ALERTS.partition(f"alert: {alert}\n")[2].partition("annotations:")[0]
+    [found] = re.findall(r" > (\d+)\n", rule)
     return float(found)
 
 
