@@ -24,8 +24,9 @@ from prorl_mq.store.server.connection import RedisSettings, connect
 
 SOCKET_PATH_LIMIT: Final = 103  # bytes that every platform takes
 UNREADABLE: Final = ("Bad file format reading the append only file", "Can't handle RDB format version")
-STRANGE: Final = """Another server may have written this data: Redis 7.0 reads none of the embedded Valkey's. Start the one
-that wrote it (`prorl-mq up --redis-server embedded`, or installed). Keep redis-check-aof from it: that would cut it off."""
+STRANGE: Final = """Another server may have written this data: Redis 7.0 reads none of the embedded Valkey's.
+Start the one that wrote it (`prorl-mq up --redis-server embedded`, or installed).
+Keep redis-check-aof from it: that would cut it off."""
 
 
 def installed_binary() -> str | None:
