@@ -23,6 +23,10 @@ from prorl_mq.store.server import administration
 from prorl_mq.store.server.connection import RedisSettings, connect
 
 SOCKET_PATH_LIMIT: Final = 103  # bytes that every platform takes
+UNREADABLE: Final = ("Bad file format reading the append only file", "Can't handle RDB format version")
+STRANGE: Final = """Another server may have written this data: Redis 7.0 reads none of the embedded Valkey's.
+Start the one that wrote it (`prorl-mq up --redis-server embedded`, or installed).
+Keep redis-check-aof from it: that would cut it off."""
 
 
 def installed_binary() -> str | None:
@@ -125,6 +129,7 @@ async def answering(settings: RedisSettings, process: "subprocess.Popen[bytes]",
                 if process.poll() is not None:
                     log = directory / "redis.log"
                     said = log.read_text(errors="replace")[-800:] if log.exists() else ""
+                    said += STRANGE if any(words in said for words in UNREADABLE) else ""
                     raise ServerUnfit(f"the Redis server ended with code {process.returncode} at its start:\n{said}")
                 if await administration.answers(client):
                     return

@@ -101,7 +101,7 @@ async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str
                 remarks |= for_user
 
     with interruptible(lambda: end(signal.SIGKILL)):  # from before the start: a signal at once ends it, too
-        process = await asyncio.create_subprocess_exec(
+        start = asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -110,6 +110,13 @@ async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str
             env={"PYTHON": sys.executable, **os.environ},
             start_new_session=True,  # ended below, with all that it has started
         )
+        starting = asyncio.create_task(start)
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            groups.add((await starting).pid)
+            end(signal.SIGKILL)
+            raise
         groups.add(process.pid)
         guard = Guard(None)  # ends them where this process is killed
         guard.tell("+", process.pid)
