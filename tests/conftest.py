@@ -60,6 +60,16 @@ def redis_server() -> Iterator[RedisSettings]:
             server.stop(process)
 
 
+@pytest.fixture(scope="module")
+def empty_redis(redis_server: RedisSettings) -> RedisSettings:
+    """For what lives as long as a module: without the runs that another one has left."""
+    from redis import Redis
+
+    with Redis.from_url(redis_server.url) as client:
+        client.flushall()
+    return redis_server
+
+
 @pytest.fixture
 async def settings(redis_server: RedisSettings) -> AsyncIterator[RedisSettings]:
     from prorl_mq.store.server.connection import connect

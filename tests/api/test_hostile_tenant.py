@@ -56,10 +56,10 @@ def bearer(name: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def url(redis_server: RedisSettings) -> Iterator[str]:
+def url(empty_redis: RedisSettings) -> Iterator[str]:
     """A service on which the victim has one rollout that has ended, one that waits, and a backend."""
     digests = {name: hashlib.sha256(token.encode()).digest() for name, token in TOKENS.items()}
-    with threaded(redis_server, tokens=digests) as address:
+    with threaded(empty_redis, tokens=digests) as address:
         tasks = batch(NAMES["run"], NAMES["batch"], groups=2, pool=NAMES["pool"])
         for group in tasks["groups"]:
             group["task"]["payload"] = {"question": SECRETS["prompt"], "answer": SECRETS["answer"]}
@@ -67,7 +67,7 @@ def url(redis_server: RedisSettings) -> Iterator[str]:
             backend = {"address": f"http://{SECRETS['backend']}:8000"}
             assert victim.post(f"pools/{NAMES['pool']}/backends", json=backend).status_code == 201
             assert victim.post("batches", json=tasks).status_code == 202
-            asyncio.run(_rolled_out(redis_server))
+            asyncio.run(_rolled_out(empty_redis))
             while victim.get(f"groups/{GROUP}").json()["summary"]["state"] != "accepted":
                 time.sleep(0.02)  # a long poll would take a second client
         with httpx.Client(base_url=f"{address}/v1/", headers=bearer("mallory")) as mallory:

@@ -64,10 +64,10 @@ requests = st.builds(
 
 
 @pytest.fixture(scope="module")
-def place(redis_server: RedisSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+def place(empty_redis: RedisSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The address of the command, and the token that it asks for."""
     state = tmp_path_factory.mktemp("state")
-    argv = [sys.executable, "-m", "api", "--redis", redis_server.url, "--namespace", redis_server.namespace]
+    argv = [sys.executable, "-m", "api", "--redis", empty_redis.url, "--namespace", empty_redis.namespace]
     argv += ["--port", "0", "--state-dir", str(state)]
     with (state / "log").open("wb") as log:
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log)

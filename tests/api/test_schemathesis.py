@@ -32,9 +32,9 @@ SCHEMA = schemathesis.openapi.from_dict(document(OPERATIONS, version="1", tokens
 
 
 @pytest.fixture(scope="module")
-def url(redis_server: RedisSettings) -> Iterator[str]:
+def url(empty_redis: RedisSettings) -> Iterator[str]:
     """A served application with one batch in it."""
-    with threaded(redis_server) as address:
+    with threaded(empty_redis) as address:
         assert httpx.post(f"{address}/v1/batches", json=batch()).status_code == 202
         yield address
 
