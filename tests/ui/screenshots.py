@@ -135,6 +135,10 @@ def prepare(page: Page, stand: Stand, name: str) -> None:
         for number in (1, 2):
             page.get_by_role("button", name="Tokens and log").nth(number).click()
             page.locator(".tokens").nth(number - 1).wait_for()
+        # What is above the part that is seen is not laid out, and would be blank in a picture of all.
+        page.evaluate(
+            "document.querySelectorAll('.turn, .prompt').forEach((e) => e.style.contentVisibility = 'visible')"
+        )
     if name == "overview":
         page.locator("#live", has_text="live").wait_for()
         batch = f"seen-{len(stand.get('runs/ledger-eval/batches')['batches'])}"
