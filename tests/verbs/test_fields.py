@@ -28,12 +28,12 @@ _PER_ITEM: dict[str, dict[str, Table]] = {
 _OTHERS = {
     "ack": "KEYS[2] KEYS[5] KEYS[#KEYS]", "admit": "KEYS[5] KEYS[6]", "announce": "KEYS[1]", "assign": "KEYS[2]",
     "bury": "KEYS[2]",
-    "close": "KEYS[4]", "configure": "KEYS[1] KEYS[3]", "confirm": "counters key", "draw": "KEYS[4]",
-    "enroll": "KEYS[1] KEYS[3]", "finish": "counters key", "fork": "KEYS[4] KEYS[12] KEYS[16]",
+    "close": "KEYS[4]", "configure": "KEYS[1] KEYS[3]", "confirm": "counters in_flight", "draw": "KEYS[4]",
+    "enroll": "KEYS[1] KEYS[3]", "finish": "counters in_flight", "fork": "KEYS[4] KEYS[12] KEYS[16]",
     "halt": "KEYS[6]", "join": "KEYS[2]", "leave": "KEYS[2]",
-    "observe": "KEYS[1]", "progress": "KEYS[1] KEYS[2]", "open_epoch": "KEYS[1]", "reap": "counters key KEYS[#KEYS]",
-    "renew": "KEYS[3]", "retire_run": "KEYS[2]", "settle": "KEYS[4] KEYS[#KEYS]",
-    "shelve": "KEYS[3]", "stop": "counters key",
+    "observe": "KEYS[1]", "progress": "KEYS[1] KEYS[2]", "open_epoch": "KEYS[1]",
+    "reap": "counters in_flight KEYS[#KEYS]", "renew": "KEYS[3]", "retire_run": "KEYS[2]",
+    "settle": "KEYS[4] KEYS[#KEYS]", "shelve": "KEYS[3]", "stop": "counters in_flight",
     "submit": "KEYS[4]", "switch": "KEYS[1]",
 }  # fmt: skip
 
@@ -83,9 +83,13 @@ def touched() -> Iterator[tuple[str, str, Table, str]]:
 
 
 def _names(name: str) -> list[str]:
-    """The fields of the table that a script means: the verdict's tally stands for every counter."""
+    """The fields of the table that a script means: the verdict's tally stands for every counter, the samples of a group
+    for their records and time lines.
+    """
     if name == "A.tally[at]":
         return [*COUNTERS]
+    if name.startswith("unpack(theirs"):  # what `end_job` has put together for a group
+        return ["s:", "t:"]
     return ["v:"] if name.startswith("v:") else [name]
 
 

@@ -12,7 +12,7 @@
 --@include lane
 --@include park
 --@include turns
-local reply, key, done = {}, 5, {}
+local reply, key, done, waits = {}, 5, {}, 0
 for place, item in ipairs(A.items) do
   local ref, token, trajectory, bytes = item[1], item[2], item[6], item[7]
   local job, stream, front, heap = unpack(KEYS, key, key + 3)
@@ -25,13 +25,16 @@ for place, item in ipairs(A.items) do
     local carry = raw(item[5])
     local line = note(more[LINE], ref, 'advance', A.next, token, A.worker, item[8])
     local parked = parks(more[STATE], more[PAUSE])
-    call('HSET', job, 'stage', A.next, 'stream', stream, 'commits', commits, 'made', token, 'carry', carry)
     if parked then
+      call('HSET', job, 'stage', A.next, 'stream', stream, 'commits', commits, 'made', token, 'carry', carry)
       park(parked, job, ref, line, A.next, more[PAUSE])
     else
       local added, next = enqueue(stream, ref, more[ATTEMPTS], more[DEATHS], more[RELEASES], more[DEADLINE], trajectory,
         carry)
-      call('HSET', job, 'state', to, 'token', next, 'entry', added, 'owner', '', 'line', line)
+      call('HSET', job, 'stage', A.next, 'stream', stream, 'commits', commits, 'made', token, 'carry', carry,
+        'state', to, 'token', next, 'entry', added, 'owner', '', 'line', line)
+      if bytes > 0 then call('HSET', job, 'bytes', bytes) end
+      waits = waits + bytes
     end
     if A.forgets then forget_log(job, more[LOGGED]) end
     if blob then
@@ -39,16 +42,13 @@ for place, item in ipairs(A.items) do
       call('HSET', job, 'trajectory', trajectory)
     end
     if item[9] ~= '' then call('HSET', job, 'exported', item[9]) end
-    if bytes > 0 and not parked then
-      call('HSET', job, 'bytes', bytes)
-      call('INCRBY', KEYS[4], bytes)
-    end
     done[#done + 1] = ref
     reply[place] = 'advanced'
   else
     reply[place] = more
   end
 end
+if waits > 0 then call('INCRBY', KEYS[4], waits) end
 delete_committed(KEYS[1])
 remove_all('ZREM', KEYS[2], done)
 publish(KEYS[3])

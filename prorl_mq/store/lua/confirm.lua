@@ -17,9 +17,8 @@ for place, item in ipairs(A.items) do
   key = key + 4
   if to then
     give_back(heap, job, more[BACKEND])
-    if more[BYTES] then call('DECRBY', KEYS[5], more[BYTES]) end
     local line = note(more[LINE], ref, more[ENDING], A.stage, token, A.worker, item[6])
-    end_job(to, job, line, group, KEYS[4], ref, item[4], raw(item[5]), more[ENDING], commits, more[LOGGED])
+    end_job(to, job, line, group, ref, item[4], raw(item[5]), more[ENDING], commits, more[LOGGED], more[BYTES])
     delete_committed(stream)
     done[#done + 1] = ref
     reply[place] = 'confirmed'
@@ -29,6 +28,6 @@ for place, item in ipairs(A.items) do
 end
 remove_all('ZREM', KEYS[1], done)
 remove_all('ZREM', KEYS[3], done)
-land(KEYS[#KEYS - 1], KEYS[#KEYS])
+land(KEYS[4], KEYS[5], KEYS[#KEYS - 1], KEYS[#KEYS])
 publish(KEYS[2])
 return reply

@@ -17,9 +17,8 @@ for place, item in ipairs(A.items) do
   local to, more, commits = commit(A.rules, job, KEYS[1], ref, item[3], token, item[4])
   if to then
     give_back(heap, job, more[BACKEND])
-    if more[BYTES] then call('DECRBY', KEYS[6], more[BYTES]) end
     local line = note(more[LINE], ref, 'finish', A.stage, token, A.worker, outcome)
-    end_job(to, job, line, group, KEYS[5], ref, item[5], raw(item[6]), outcome, commits, more[LOGGED])
+    end_job(to, job, line, group, ref, item[5], raw(item[6]), outcome, commits, more[LOGGED], more[BYTES])
     done[#done + 1] = ref
     reply[place] = 'finished'
   else
@@ -29,6 +28,6 @@ end
 delete_committed(KEYS[1])
 remove_all('ZREM', KEYS[2], done)
 remove_all('ZREM', KEYS[4], done)
-land(KEYS[#KEYS - 1], KEYS[#KEYS])
+land(KEYS[5], KEYS[6], KEYS[#KEYS - 1], KEYS[#KEYS])
 publish(KEYS[3])
 return reply

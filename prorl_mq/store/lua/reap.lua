@@ -39,9 +39,8 @@ for place, item in ipairs(A.items) do
     call('HINCRBY', KEYS[#KEYS], 'reclaims:' .. A.verb, 1)
     if to == A.done then
       local outcome = f[6] or item[7]
-      if f[5] then call('DECRBY', KEYS[5], f[5]) end
       local line = note(f[9], ref, A.verb, item[4], token, A.by, outcome)
-      end_job(to, job, line, group, KEYS[4], ref, item[5], raw(item[6]), outcome, f[8] or '', f[16])
+      end_job(to, job, line, group, ref, item[5], raw(item[6]), outcome, f[8] or '', f[16], f[5])
       ended[#ended + 1] = ref
       reply[place] = 'ended'
     else
@@ -61,6 +60,6 @@ for place, item in ipairs(A.items) do
 end
 remove_all('ZREM', KEYS[1], unleased)
 remove_all('ZREM', KEYS[3], ended)
-land(KEYS[#KEYS - 1], KEYS[#KEYS])
+land(KEYS[4], KEYS[5], KEYS[#KEYS - 1], KEYS[#KEYS])
 publish(KEYS[2])
 return reply

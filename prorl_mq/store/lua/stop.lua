@@ -33,9 +33,8 @@ for place, item in ipairs(A.items) do
       call('XACK', stream, A.consumers, f[3])
       call('XDEL', stream, f[3])
     end
-    if f[5] then call('DECRBY', KEYS[6], f[5]) end
     local line = note(f[10], ref, A.ending, f[7], f[2], A.by)
-    end_job(to, job, line, group, KEYS[4], ref, item[2], raw(item[3]), A.ending, f[9] or '', f[11])
+    end_job(to, job, line, group, ref, item[2], raw(item[3]), A.ending, f[9] or '', f[11], f[5])
     removed[#removed + 1] = ref
     reply[place] = 'ended'
   else
@@ -57,6 +56,6 @@ remove_all('ZREM', KEYS[2], removed)
 remove_all('ZREM', KEYS[3], removed)
 remove_all('ZREM', KEYS[8], removed)
 for _, line in ipairs(told) do add(KEYS[5], 'c', line) end
-land(KEYS[#KEYS - 1], KEYS[#KEYS])
+land(KEYS[4], KEYS[6], KEYS[#KEYS - 1], KEYS[#KEYS])
 publish(KEYS[1])
 return reply

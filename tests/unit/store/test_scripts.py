@@ -15,8 +15,8 @@ WORDS = re.compile(r"""(["'])(.*?)(?<!\\)\1""")
 REPLIES = re.compile(r"reply\[place\] = '[a-z ]+'")
 KEYED = re.compile(r"call\('(?!XINFO|XGROUP|INFO|MEMORY)[A-Z]+', ([^,)]+)")  # those name their key second
 GIVEN = re.compile(
-    r"KEYS\[.+|unpack\(KEYS|B|blob|counters|due|epoch_key|eval_bytes|from|group|heap|job|key|open|origin|parked|paused_jobs|reservoir"
-    r"|sealed|stream|theirs|timers"
+    r"KEYS\[.+|unpack\(KEYS|B|blob|counters|due|epoch_key|eval_bytes|from|group|heap|in_flight|job|key|open|origin|parked|paused_jobs"
+    r"|reservoir|sealed|stream|theirs|timers"
 )  # locals that hold a given key
 
 names = pytest.mark.parametrize("name", scripts.names())

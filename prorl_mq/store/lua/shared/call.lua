@@ -42,17 +42,22 @@ end
 -- `facts`. Ids lie above those of every earlier epoch, and above the stream's newest where the clock is behind that: a
 -- reader's cursor never passes an entry.
 local EPOCH_MS = 2199023255552  -- 2^41: above the milliseconds of this century
+local now_id = string.format('%.0f-*', tonumber(epoch[1]) * EPOCH_MS + now_ms)
+
+local function try(id, stream, field, value, cap, facts)
+  if facts then return redis.pcall('XADD', stream, id, field, value, 'f', facts) end
+  if cap then return redis.pcall('XADD', stream, 'MAXLEN', '~', cap, id, field, value) end
+  return redis.pcall('XADD', stream, id, field, value)
+end
+
 local function add(stream, field, value, cap, facts)
-  local function try(ms)
-    if facts then return redis.pcall('XADD', stream, ms .. '-*', field, value, 'f', facts) end
-    if cap then return redis.pcall('XADD', stream, 'MAXLEN', '~', cap, ms .. '-*', field, value) end
-    return redis.pcall('XADD', stream, ms .. '-*', field, value)
-  end
-  local id = try(string.format('%.0f', tonumber(epoch[1]) * EPOCH_MS + now_ms))
+  local id = try(now_id, stream, field, value, cap, facts)
   if type(id) == 'table' and string.find(id.err, 'equal or smaller', 1, true) then
     local about = call('XINFO', 'STREAM', stream)
     for at = 1, #about, 2 do
-      if about[at] == 'last-generated-id' then id = try(string.match(about[at + 1], '^%d+')) end
+      if about[at] == 'last-generated-id' then
+        id = try(string.match(about[at + 1], '^%d+') .. '-*', stream, field, value, cap, facts)
+      end
     end
   end
   if type(id) == 'table' then error(id) end

@@ -5,8 +5,8 @@ local CARRIED = 2048
 local function put(stream, ref, attempts, deaths, releases, deadline, trajectory, carry)
   local token = next_token()
   carry = carry or ''
-  local facts = table.concat({token, attempts or 0, deaths or 0, releases or 0, deadline or 0, trajectory or '', #carry,
-    #carry <= CARRIED and carry or ''}, '\t')
+  local facts = token .. '\t' .. (attempts or 0) .. '\t' .. (deaths or 0) .. '\t' .. (releases or 0) .. '\t'
+    .. (deadline or 0) .. '\t' .. (trajectory or '') .. '\t' .. #carry .. '\t' .. (#carry <= CARRIED and carry or '')
   return add(stream, 'j', ref, nil, facts), token
 end
 
