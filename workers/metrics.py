@@ -1,6 +1,7 @@
 """The numbers of one worker process. docs/reference/metrics.md is their table."""
 
 from collections import deque
+from functools import lru_cache
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -95,9 +96,15 @@ def stored(size: int, *, in_file: bool, fault: bool) -> None:
 
 def scored(data_source: str, reward: float, tokens: int, turns: int) -> None:
     """Counts a sample that EVAL has scored. There are as many data sources as task families have names."""
-    rewards.labels(data_source).observe(reward)
-    sample_tokens.labels(data_source).observe(tokens)
-    sample_turns.labels(data_source).observe(turns)
+    of_reward, of_tokens, of_turns = _of_samples(data_source)
+    of_reward.observe(reward)
+    of_tokens.observe(tokens)
+    of_turns.observe(turns)
+
+
+@lru_cache
+def _of_samples(data_source: str) -> tuple[Histogram, Histogram, Histogram]:
+    return rewards.labels(data_source), sample_tokens.labels(data_source), sample_turns.labels(data_source)
 
 
 class PrefixHits:

@@ -85,7 +85,11 @@ class SharedBreakers:
 
     async def _look(self, *keys: BreakerKey) -> dict[BreakerKey, Shared]:
         """Those of these that have failed lately: others are none of this job's business."""
-        if all(monotonic() <= self._until.get(key, 0.0) for key in keys):
+        now = monotonic()
+        for key in keys:
+            if now > self._until.get(key, 0.0):
+                break
+        else:
             return self._of(keys)
         async with self._looking:
             old = [key for key in keys if monotonic() > self._until.get(key, 0.0)]
@@ -99,7 +103,7 @@ class SharedBreakers:
             return self._of(keys)
 
     def _of(self, keys: Iterable[BreakerKey]) -> dict[BreakerKey, Shared]:
-        return {key: self._known[key] for key in keys if key in self._known}
+        return {key: self._known[key] for key in keys if key in self._known} if self._known else {}
 
     def _forget(self, keys: Iterable[BreakerKey]) -> None:
         for key in keys:

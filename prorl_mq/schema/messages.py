@@ -53,6 +53,8 @@ class Stage(StrEnum):
     RUN = "run"
     EVAL = "eval"
 
+    __hash__ = str.__hash__  # that of `Enum` is written in Python, and each job looks things up by its stage
+
 
 class Purpose(StrEnum):
     """The purpose of a batch's rollouts. While both wait, each has its guaranteed share of the run's admissions."""

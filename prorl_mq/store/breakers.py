@@ -6,6 +6,7 @@ fails is not seen in INIT. An image has one. There is none for what works: a suc
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from redis.exceptions import OutOfMemoryError
@@ -104,6 +105,7 @@ def image(name: str) -> BreakerKey:
     return BreakerKey(sendable(name))
 
 
+@lru_cache(4096)
 def family(tenant: str, stage: Stage, name: str) -> BreakerKey:
     return BreakerKey(name, stage, tenant)
 

@@ -72,14 +72,14 @@ def _entries(reply: Sequence[Any] | None) -> dict[str, list[Entry]]:
 
 def read_entry(entry: bytes, fields: Sequence[bytes]) -> Entry:
     """An entry as `put` of `shared/entry.lua` writes it; of any other, such as an older release's, the job's name."""
-    made = Entry(JobRef(fields[1].decode(errors="replace")), EntryId(entry.decode()))
+    ref, name = JobRef(fields[1].decode(errors="replace")), EntryId(entry.decode())
     try:
         token, *numbers, trajectory, length, carry = fields[3].split(b"\t", 7)
         attempts, deaths, releases, deadline_ms = map(int, numbers)
         told = Claim("read", Token(token.decode()), attempts, deaths, releases, deadline_ms, carry, trajectory.decode())
-        return made._replace(claim=told, long=int(length) > len(carry))
+        return Entry(ref, name, told, int(length) > len(carry))
     except (IndexError, ValueError):
-        return made
+        return Entry(ref, name)
 
 
 async def prepare(store: Store) -> None:

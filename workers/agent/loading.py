@@ -28,12 +28,18 @@ class NoTokenizer(TemplateError):
 
 
 MOST: Final = 8  # renderers in memory; another one takes the place of the one unused for longest
-_cache: OrderedDict[tuple[str, str, str | None], Renderer] = OrderedDict()
+Key = tuple[str, str, str | None]
+_cache: OrderedDict[Key, Renderer] = OrderedDict()
 _loading = threading.Lock()
 
 
+def _key(directory: Path, options: Mapping[str, Any] | None, family: str | None) -> Key:
+    """No link is followed: that would ask a file system, which may be far away, for each job."""
+    return str(directory.absolute()), repr(sorted((options or {}).items())), family
+
+
 def _load(directory: Path, options: Mapping[str, Any] | None, family: str | None, keep: bool = True) -> Renderer:
-    key = (str(directory.resolve()), repr(sorted((options or {}).items())), family)
+    key = _key(directory, options, family)
     with _loading:
         if key not in _cache:
             os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it misses PyTorch, and we do not
@@ -64,7 +70,13 @@ async def load_renderer(
     directory: Path, options: Mapping[str, Any] | None = None, family: str | None = None
 ) -> Renderer:
     """The renderer of the model in a local directory. `family` overrides what its template shows."""
-    return await asyncio.to_thread(_load, directory, options, family)
+    key = _key(directory, options, family)
+    found = _cache.get(key)
+    if found is None:
+        return await asyncio.to_thread(_load, directory, options, family)
+    with suppress(KeyError):  # a thread may have thrown it out just now
+        _cache.move_to_end(key)
+    return found
 
 
 async def policy_renderer() -> Renderer:
@@ -73,7 +85,7 @@ async def policy_renderer() -> Renderer:
     PRORL_MODELS names a file with the models of pools; of others, PRORL_TOKENIZER, PRORL_RENDERER and
     PRORL_TEMPLATE_OPTIONS say which it is.
     """
-    model = tokenizers.of_job(os.environ) or _default()
+    model = _of_job()
     if model is None:
         raise NoTokenizer(
             f"{tokenizers.missing(os.environ)}: start the worker with --tokenizer DIR, the directory that holds "
@@ -132,7 +144,12 @@ async def load_ahead(pool: str) -> None:
     """
     tokenizers.enter(pool)
     with suppress(Exception):
-        await policy_renderer()
+        if _of_job() is not None:
+            await policy_renderer()
+
+
+def _of_job() -> PoolModel | None:
+    return tokenizers.of_job(os.environ) or _default()
 
 
 async def _of(model: PoolModel) -> Renderer:

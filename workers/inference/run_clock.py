@@ -8,6 +8,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from types import TracebackType
 from typing import Final
 
 from workers.inference.protocol import InferenceError
@@ -67,17 +68,9 @@ class RunClock:
         self.stalled_s += seconds
         self.deadline += seconds
 
-    @asynccontextmanager
-    async def limit(self, keep_s: float = 0.0) -> AsyncIterator[asyncio.Timeout]:
+    def limit(self, keep_s: float = 0.0) -> "_Limit":
         """Raises `TimeoutError` so long before the deadline, wherever that has moved to by then."""
-        timeout = asyncio.timeout_at(None)
-        async with timeout:
-            self._limits[timeout] = keep_s
-            self._arm()
-            try:
-                yield timeout
-            finally:
-                del self._limits[timeout]
+        return _Limit(self._limits, keep_s, self._when(keep_s))
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -93,7 +86,28 @@ class RunClock:
     def _arm(self) -> None:
         for timeout, keep_s in self._limits.items():
             if not timeout.expired():
-                timeout.reschedule(None if self._held or self.deadline == math.inf else self.deadline - keep_s)
+                timeout.reschedule(self._when(keep_s))
+
+    def _when(self, keep_s: float) -> float | None:
+        return None if self._held or self.deadline == math.inf else self.deadline - keep_s
+
+
+class _Limit:
+    """One of a clock's `limits`, while it is entered."""
+
+    def __init__(self, limits: dict[asyncio.Timeout, float], keep_s: float, when: float | None) -> None:
+        self._limits, self._keep_s, self._timeout = limits, keep_s, asyncio.timeout_at(when)
+
+    async def __aenter__(self) -> asyncio.Timeout:
+        await self._timeout.__aenter__()
+        self._limits[self._timeout] = self._keep_s
+        return self._timeout
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        del self._limits[self._timeout]
+        await self._timeout.__aexit__(kind, error, where)
 
 
 def clock_until(deadline: RunClock | float) -> RunClock:

@@ -18,7 +18,8 @@ log = logging.getLogger("workers.process.commits")
 
 DONE: Final = frozenset({"advanced", "finished", "delayed", "released", "already"})
 Answer = str | Exception | None  # one of `DONE`, the fence's refusal, what the call raised; None: it is not sent
-Waiting = tuple[Move, Callable[[Answer], None]]
+Call = tuple[type[Advance | Finish | Fail | Release], Lane]  # it takes decisions of one kind, of jobs of one stream
+Waiting = tuple[Move, Callable[[Answer], None], Call]
 
 
 class Commits:
@@ -36,7 +37,7 @@ class Commits:
         if self._over:
             answered(None)
             return
-        self._waiting.append((move, answered))
+        self._waiting.append((move, answered, (type(move.item), move.item.held.lane)))
         self._some.set()
 
     async def commit(self, move: Move) -> Answer:
@@ -56,22 +57,22 @@ class Commits:
                     await self._send(self._sent)
         finally:
             self._over = True
-            for _, answered in (*self._sent, *self._waiting):
+            for _, answered, _ in (*self._sent, *self._waiting):
                 answered(None)
 
     def _next(self) -> list[Waiting]:
-        """The first waiting moves that one call can take: of one kind and one stream."""
-        wanted = _call_of(self._waiting[0])
+        """The first waiting moves that one call can take."""
+        wanted = self._waiting[0][2]
         batch: list[Waiting] = []
         rest: list[Waiting] = []
         for each in self._waiting:
-            (batch if len(batch) < BATCH and _call_of(each) == wanted else rest).append(each)
+            (batch if len(batch) < BATCH and each[2] == wanted else rest).append(each)
         self._waiting = rest
         return batch
 
     async def _send(self, batch: list[Waiting]) -> None:
         try:
-            answers = await self._call([move.item for move, _ in batch])
+            answers = await self._call([move.item for move, _, _ in batch])
         except Exception as error:
             if len(batch) == 1 or isinstance(error, RedisUnavailable):
                 while batch:
@@ -82,7 +83,7 @@ class Commits:
                 await self._send(batch[:1])
                 del batch[0]
             return
-        for (_, answered), said in zip(batch, answers, strict=True):
+        for (_, answered, _), said in zip(batch, answers, strict=True):
             answered(said)
         batch.clear()
 
@@ -105,9 +106,3 @@ def _resolve(answer: "asyncio.Future[Answer]", said: Answer) -> None:
         answer.cancel()
     else:
         answer.set_result(said)
-
-
-def _call_of(waiting: Waiting) -> tuple[type[Advance | Finish | Fail | Release], Lane]:
-    """The call that takes a decision: its kind, and the stream of its entry."""
-    item = waiting[0].item
-    return type(item), item.held.lane

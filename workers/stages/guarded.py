@@ -50,7 +50,8 @@ class GuardedStage:
             return await self._uncounted(failures.postponed(work, why))
         move = await self._stage.perform(work)
         shown, move = await self._judged(work, move)
-        await self._shared.put_back([key for key in tried if not shown and key == _key(work, self._name)])
+        if tried and not shown:
+            await self._shared.put_back([key for key in tried if key == _key(work, self._name)])
         return await self._uncounted(self._noted(before, move))
 
     async def _uncounted(self, move: Move) -> Move:

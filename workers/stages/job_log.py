@@ -28,7 +28,7 @@ from sandbox.protocol import Sandbox, Saved
 from workers import metrics
 from workers.handler import LogTaken
 from workers.stages.checkpoint_record import archive_of, usable
-from workers.stages.log_faults import RebuildCut, RestoreFailed, SandboxAhead
+from workers.stages.log_faults import RebuildCut, RestoreFailed, SandboxAhead, lacking
 from workers.stages.save_pace import SavePace
 from workers.stages.work import Work
 
@@ -199,6 +199,11 @@ class JobLog:
             await asyncio.wait(busy)
         self._saving = self._writing = None
 
+    @property
+    def saving(self) -> bool:
+        """True where something of it may still be at work in the sandbox."""
+        return self._saving is not None or self._writing is not None
+
     async def close(self) -> None:
         """Ends what it does in the sandbox."""
         for task in filter(None, (self._saving, self._writing)):
@@ -275,7 +280,7 @@ class JobLog:
 
     async def part(self, record: bytes, *, wait: bool = False) -> None:
         await self._begin()
-        if _lacking(self._last):
+        if lacking(self._last):
             await self._logged()
         await self._add(PART + record, wait=wait)
 
@@ -342,9 +347,3 @@ class JobLog:
         metrics.unlogged.inc()
         self._records.clear()
         self.ended()
-
-
-def _lacking(answer: "asyncio.Future[str] | None") -> bool:
-    """True for the answer of a Redis that has lost records in front of this one: it waits for them."""
-    came = answer is not None and answer.done() and not answer.cancelled() and answer.exception() is None
-    return answer is not None and came and answer.result().isdecimal()

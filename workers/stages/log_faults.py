@@ -1,4 +1,6 @@
-"""Why an attempt cannot continue where another one has ended."""
+"""Why an attempt cannot continue where another one has ended, and the answer that shows what of its log is lost."""
+
+import asyncio
 
 from prorl_mq.schema.faults import Cause
 
@@ -25,3 +27,9 @@ class RestoreFailed(Exception):
     retryable = True
     forgets_log = False
     cause = Cause.SANDBOX
+
+
+def lacking(answer: "asyncio.Future[str] | None") -> bool:
+    """True for the answer of a Redis that has lost records in front of this one: it waits for them."""
+    came = answer is not None and answer.done() and not answer.cancelled() and answer.exception() is None
+    return answer is not None and came and answer.result().isdecimal()

@@ -8,7 +8,7 @@ import msgspec
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.codec import encode, pack_trajectory, sendable
 from prorl_mq.schema.faults import Cause, cause_of
-from prorl_mq.schema.ids import group_of
+from prorl_mq.schema.ids import group_of, public
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.trajectory import HandedOver, Trajectory
 from prorl_mq.schema.turns import Inherited
@@ -91,8 +91,7 @@ class RunStage:
             box = await self._attach(work, before, log)
             await load_ahead(work.spec.pool)  # seconds in a new process, and no time of the policy's
             ran, cut = await self._run(work, before, box, log)
-            after = msgspec.structs.replace(_summary(before, ran, cut=cut), node=self._node)
-            after = with_seconds(after, "run", monotonic() - started)
+            after = with_seconds(_summary(before, ran, cut=cut), "run", monotonic() - started, node=self._node)
             metrics.forks.inc(after.forks)
             metrics.prefix_breaks.inc(after.prefix_breaks)
             move = await self._advance(work, after, ran.trajectory)
@@ -108,7 +107,7 @@ class RunStage:
             return move
         finally:
             work.left.continues = self._continues(work, log)
-            if log is not None:
+            if log is not None and log.saving:
                 await asyncio.shield(log.close())
             if before.sandbox is not None:
                 destroy = partial(self._destroy, before.sandbox, box, over)
@@ -209,7 +208,7 @@ class RunStage:
         limit: asyncio.Timeout | None = None
         try:
             async with (
-                way_out(box, context.job.job_id, work.spec.egress) as ledger,
+                way_out(box, public(work.held.ref), work.spec.egress) as ledger,
                 clock.limit(-GRACE_S) as limit,
             ):
                 with lost_with_egress(ledger.lines):

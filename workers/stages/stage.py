@@ -1,7 +1,7 @@
 """The common part of the three stages: a stage turns one claimed job into one decision."""
 
 import asyncio
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -31,9 +31,9 @@ def packed(carried_on: Carried) -> bytes:
     return encode(carried_on)
 
 
-def with_seconds(carried_on: Carried, stage: str, seconds: float) -> Carried:
-    """Adds a stage's duration."""
-    return msgspec.structs.replace(carried_on, seconds={**carried_on.seconds, stage: round(seconds, 6)})
+def with_seconds(carried_on: Carried, stage: str, seconds: float, **more: Any) -> Carried:
+    """Adds a stage's duration, and changes `more` of it."""
+    return msgspec.structs.replace(carried_on, seconds={**carried_on.seconds, stage: round(seconds, 6)}, **more)
 
 
 class Budget:

@@ -61,6 +61,8 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | families | hash | digest, as workers name it → the data sources that they have | permanent |
 """
 
+from functools import lru_cache
+
 from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, Token
 from prorl_mq.schema.items import Lane
 from prorl_mq.schema.messages import Stage
@@ -68,12 +70,14 @@ from prorl_mq.schema.messages import Stage
 GROUP = "workers"  # the consumer group of every stage stream
 
 
+@lru_cache(4096)
 def lane_name(lane: Lane) -> str:
     """STAGE, STAGE@NODE, STAGE#FAMILY or STAGE@NODE#FAMILY; with STAGE! in the place of STAGE the lane in front."""
     place = f"{lane.stage}{'!' if lane.front else ''}{f'@{lane.node}' if lane.node else ''}"
     return f"{place}#{lane.family}" if lane.family else place
 
 
+@lru_cache(4096)
 def named_lane(name: str) -> Lane:
     """The reverse of `lane_name`. A family's name may hold any sign, a node's no `#`."""
     place, _, family = name.partition("#")
