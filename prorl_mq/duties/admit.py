@@ -73,12 +73,15 @@ class Admission:
         """Fills the first stage up. Waits for the bell when there is nothing to admit."""
         store = self.store
         await self._look()
-        queued, changed, paused = await asyncio.gather(
-            streams.length(store, store.keys.stage(Stage.INIT)), bells.to_admit(store), runs.paused(store)
+        queued, on_lanes, changed, paused = await asyncio.gather(
+            streams.length(store, store.keys.stage(Stage.INIT)),
+            self._on_lanes(),
+            bells.to_admit(store),
+            runs.paused(store),
         )
         self._paused = set(paused)
         self._note(changed)
-        room = 2 * self._slots - queued - await self._on_lanes()
+        room = 2 * self._slots - queued - on_lanes
         if room <= 0:
             self._full_wait_s = min(FULL_WAIT_MAX_S, 2 * self._full_wait_s)
             return self._full_wait_s if self._slots else LOOK_AGAIN_S
