@@ -8,7 +8,7 @@ from prorl_mq.archive.table import sample_of
 from prorl_mq.converters import prorl, table, verl
 from prorl_mq.converters.rollout import TRAINABLE, completions, rollout, rollouts, versions
 from prorl_mq.errors import NotTrainable
-from prorl_mq.schema.messages import GroupRecord, Outcome, Verdict
+from prorl_mq.schema.messages import GroupRecord, Outcome, SampleRecord, Verdict
 from prorl_mq.schema.trajectory import Segment, Span, Trajectory
 from tests.converters.made import compacted, sample, truncated, two_models, with_tools
 from workers.stages.staleness import first_version, versions_of
@@ -20,6 +20,13 @@ def test_infrastructure_failures_are_refused(outcome: Outcome) -> None:
         rollout("task", sample(outcome=outcome, reward=None), with_tools().trajectory)
 
 
+def accepted(*samples: SampleRecord, n: int) -> GroupRecord:
+    verdict = Verdict.ACCEPTED
+    return GroupRecord(
+        run_id="run", batch_id="b", group_id="g", task_id="task", data_source="d", verdict=verdict, samples=samples, n=n
+    )
+
+
 def test_a_sample_without_reward_or_tokens_is_refused() -> None:
     with pytest.raises(NotTrainable, match="without a reward"):
         rollout("task", sample(reward=None), with_tools().trajectory)
@@ -28,18 +35,10 @@ def test_a_sample_without_reward_or_tokens_is_refused() -> None:
 
 
 def test_a_group_gives_its_counted_samples_in_order() -> None:
-    group = GroupRecord(
-        run_id="run",
-        batch_id="b",
-        group_id="g",
-        task_id="task",
-        data_source="d",
-        verdict=Verdict.ACCEPTED,
-        samples=[
-            sample(job_id="late", index=1),
-            sample(job_id="lost", index=2, outcome=Outcome.INFRA_ERROR, reward=None, replaced=True),
-            sample(job_id="early", index=0, outcome=Outcome.AGENT_ERROR, reward=0.0),
-        ],
+    group = accepted(
+        sample(job_id="late", index=1),
+        sample(job_id="lost", index=2, outcome=Outcome.INFRA_ERROR, reward=None, replaced=True),
+        sample(job_id="early", index=0, outcome=Outcome.AGENT_ERROR, reward=0.0),
         n=2,
     )
     tokens = {"late": with_tools().trajectory, "early": truncated().trajectory, "lost": with_tools().trajectory}
@@ -85,17 +84,7 @@ def test_v1_and_versions_know_the_policy_alone() -> None:
 
 
 def test_an_exported_row_says_whose_it_is_and_its_share_of_that_models_tokens() -> None:
-    record = GroupRecord(
-        run_id="run",
-        batch_id="b",
-        group_id="g",
-        task_id="task",
-        data_source="d",
-        verdict=Verdict.ACCEPTED,
-        samples=[],
-        n=1,
-    )
-    rows = list(table.rows(sample_of(record, two_models().sample, two_models().trajectory)))
+    rows = list(table.rows(sample_of(accepted(n=1), two_models().sample, two_models().trajectory)))
     assert [row.model for row in rows] == ["", "", "", "critic"]
     for model, alone in (("", compacted()), ("critic", with_tools())):
         assert [row.share for row in rows if row.model == model and row.share] == [row.share for row in alone.rows]
