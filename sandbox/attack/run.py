@@ -103,15 +103,15 @@ class Attacker:
         try:
             made = [await self._sandbox(provider)]
             made += [await self._sandbox(provider)]
-            await self._try(made[1], "leave_note", self._around.facts(of))
+            await tried(made[1], "leave_note", self._around.facts(of))
             found = {}
             for each in chosen:
                 if each.control is Control.NONE:
                     found[each.name] = await self._on_wire(made[0], each)
                 elif not each.leaves:
-                    found[each.name] = await self._try(made[0], each.program, self._facts(each, of))
+                    found[each.name] = await tried(made[0], each.program, self._facts(each, of))
             leaving = [each for each in chosen if each.leaves]
-            tries = [await self._try(made[0], each.program, self._facts(each, of)) for each in leaving]
+            tries = [await tried(made[0], each.program, self._facts(each, of)) for each in leaving]
             while made:
                 await made.pop().close()
             return found | {each.name: self._left(each, one, of) for each, one in zip(leaving, tries, strict=True)}
@@ -146,8 +146,10 @@ class Attacker:
             if attack.program == "flood":
                 kept = await limits.flood(sandbox)
                 return Try(bool(kept), kept or "the rest was dropped")
-            tried = await self._try(sandbox, attack.program, self._facts(attack, SEALED))
-            return tried if await limits.answers(sandbox) else Try(True, f"no other command is answered ({tried.said})")
+            result = await tried(sandbox, attack.program, self._facts(attack, SEALED))
+            return (
+                result if await limits.answers(sandbox) else Try(True, f"no other command is answered ({result.said})")
+            )
 
     async def _sandbox(self, provider: SandboxProvider, **about: Any) -> Sandbox:
         sandbox = await provider.create(SandboxSpec(owner=OWNER, image=self._image, **about))
@@ -163,31 +165,33 @@ class Attacker:
     def _mark(self, attack: Attack, of: str) -> str:
         return f"{self._around.canary}-{attack.name}-{of}"
 
-    async def _try(self, sandbox: Sandbox, program: str, facts: Mapping[str, Any]) -> Try:
-        try:
-            result = await sandbox.run(["python3", PLACE, program, json.dumps(facts)], timeout_s=PROGRAM_S)
-        except SandboxOverrun as error:
-            return Try(False, f"the sandbox has ended: {error}")
-        except SandboxError as error:
-            return Try(None, f"the sandbox is lost: {error}")
-        if result.exit_code in limits.KILLED and not result.stdout:
-            return Try(False, "it was killed")
-        return _read(result.exit_code, result.stdout or result.stderr)
-
     async def _on_wire(self, sandbox: Sandbox, attack: Attack) -> Try:
         achieved = await wire.PROGRAMS[attack.program](sandbox)
         return Try(bool(achieved), achieved or "refused, and the next command works")
 
     def _on_host(self, attack: Attack) -> Try:
-        tried = _read(*self._around.run_here(attack.program, self._facts(attack, CONTROL)))
-        return self._left(attack, tried, CONTROL) if attack.leaves else tried
+        result = _read(*self._around.run_here(attack.program, self._facts(attack, CONTROL)))
+        return self._left(attack, result, CONTROL) if attack.leaves else result
 
-    def _left(self, attack: Attack, tried: Try, of: str) -> Try:
+    def _left(self, attack: Attack, result: Try, of: str) -> Try:
         """Judges by what is there after the end of the sandbox, or of the process group."""
         left = self._around.take_away(self._mark(attack, of))
-        if not tried.done:
-            return Try(None, tried.said)
+        if not result.done:
+            return Try(None, result.said)
         return Try(bool(left), f"still there: {', '.join(left)}" if left else "gone")
+
+
+async def tried(sandbox: Sandbox, program: str, facts: Mapping[str, Any]) -> Try:
+    """Carries an attack out that lies at `PLACE`."""
+    try:
+        result = await sandbox.run(["python3", PLACE, program, json.dumps(facts)], timeout_s=PROGRAM_S)
+    except SandboxOverrun as error:
+        return Try(False, f"the sandbox has ended: {error}")
+    except SandboxError as error:
+        return Try(None, f"the sandbox is lost: {error}")
+    if result.exit_code in limits.KILLED and not result.stdout:
+        return Try(False, "it was killed")
+    return _read(result.exit_code, result.stdout or result.stderr)
 
 
 def _read(exit_code: int, output: bytes) -> Try:
