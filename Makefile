@@ -92,16 +92,18 @@ guest: setup  ## a virtual machine with Debian's QEMU and kernel, for tests of c
 test-cgroups: guest  ## what control groups of both versions hold, where they are delegated to a user, in that machine (some minutes)
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m tests.cgroups.machine
 
-test-security: setup sandbox-tools  ## attacks on sandboxes of both kinds as tables, the tests of their seal, a hostile tenant (eight minutes)
+test-security: setup sandbox-tools  ## attacks on sandboxes of both kinds as tables, the tests of what holds them and scorers, a hostile tenant (MINUTES)
 	@failed=(); \
 	for kind in bubblewrap $(if $(wildcard $(STATE)/apptainer),apptainer); do \
 	  $(PY) -m sandbox selfcheck --attack --kind $$kind --tools-dir $(STATE) || failed+=("attacks on $$kind"); \
 	done; \
-	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -q -n $(CORES) tests/unit/sandbox/test_filter.py tests/sandbox/test_sealed.py \
-	  tests/sandbox/test_attacks.py tests/sandbox/test_isolation.py tests/sandbox/test_protection.py || failed+=(tests); \
+	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -q -n $(CORES) tests/unit/sandbox/test_filter.py tests/remote/test_contract.py \
+	  $(addprefix tests/sandbox/test_,$(addsuffix .py,sealed attacks isolation protection confine limits watchdog cgroup cpus)) \
+	  tests/handlers/test_forks.py || failed+=("sandboxes and scorers"); \
 	HOSTILE_EXAMPLES=100 $(PY) -m pytest -q -n $(CORES) tests/api/test_hostile_tenant.py || failed+=("hostile tenant"); \
 	HOSTILE_EXAMPLES=1500 $(PY) -m pytest -q tests/api/test_raw_requests.py tests/api/test_own_token.py tests/api/test_hosts.py \
 	  tests/api/test_addresses.py tests/api/test_deadlines.py tests/api/test_shares.py tests/api/test_tokens_file.py \
+	  tests/pool/test_reach.py tests/unit/rules/test_reach.py tests/unit/process/test_screen.py tests/unit/slurm/test_address.py \
 	  tests/verbs/test_tenant_memory.py tests/slurm/test_certificates.py tests/cli/test_secrets.py || failed+=("requests and secrets"); \
 	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
 

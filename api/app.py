@@ -69,7 +69,7 @@ def _endpoint(by_method: dict[str, Operation]) -> Callable[[Request], Awaitable[
         if caller.reads_only and operation.method != "GET":
             raise Problem(403, READS_ONLY, kind="reads-only")
         with Holding(caller.tenant) as holding:
-            holding.take(service.requests)
+            service.admit(request, caller.tenant, holding)
             request.state.caller, request.state.holding = caller, holding
             return await operation.answer(request)
 

@@ -164,7 +164,8 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str]) -> ApiSetting
     backends = dict(tenants.backends) if tenants else {}
     by_token = tenants is not None and (compat is None or not given.compat_tenant)
     if compat and not local and not by_token:
-        backends.setdefault(compat.tenant, None)
+        said = backends.get(compat.tenant)
+        backends[compat.tenant] = _served(compat) if said is None else said
     faults += _redis_faults(given.redis, given.rendezvous, given.namespace) + _socket_faults(given.uds)
     given.port = given.port or str(COMPAT_PORT if compat else 8080)
     port = _whole(given, "port", 0, 65535, faults)
@@ -233,6 +234,14 @@ def _compat(given: argparse.Namespace, faults: list[str], *, local: bool) -> Com
         faults.append(str(error))
     timeout_s = _whole(given, "compat_timeout", 1, 10 * 24 * 3600, faults)
     return CompatSettings(tenant=TenantId(given.compat_tenant or DEFAULT_TENANT), allowed=allowed, timeout_s=timeout_s)
+
+
+def _served(compat: CompatSettings) -> tuple[str, ...]:
+    """Backends that callers without a token may add: those in the networks that they may call from."""
+    try:
+        return tuple(f"[{each}]" if each.version == 6 else str(each) for each in networks(compat.allowed))
+    except ConfigurationError:
+        return ()  # it is among the faults
 
 
 def _redis_faults(url: str | None, rendezvous: str | None, namespace: str) -> list[str]:

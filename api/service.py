@@ -14,9 +14,11 @@ from api.listeners import listeners
 from api.live import Follower
 from api.new_results import NewResults
 from api.places import BODIES, COMPAT, POLLS, REQUESTS, STREAMS, Holding, Places
+from api.problems import Problem
 from api.tokens import Caller
 from prorl_mq import duties
 from prorl_mq.clock import monotonic
+from prorl_mq.process.connections import connection_of, most_open
 from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import TenantId
@@ -65,6 +67,7 @@ class Service:
         self.requests = Places(times * REQUESTS, tenants, "requests are in work at", again_s=1)
         bodies = times * max(BODIES, 4 * settings.max_body_bytes)
         self.bodies = Places(bodies, tenants, "bytes of bodies lie at", again_s=1)
+        self.connections = Places(most_open(), tenants, "connections are open at", again_s=1)
         self.polls = Places(POLLS, tenants, "requests wait for results at")
         self.streams = Places(STREAMS, tenants, "event streams come from")
         self.registrar = Registrar(self._rights(), lambda: listeners(settings))
@@ -102,8 +105,19 @@ class Service:
 
     def _other_tenants(self) -> None:
         self.registrar.rights = self._rights()
-        for places in (self.requests, self.bodies, self.polls, self.streams):
+        for places in (self.connections, self.requests, self.bodies, self.polls, self.streams):
             places.tenants = len(self.callers.tokens)
+
+    def admit(self, request: Request, tenant: TenantId, holding: Holding) -> None:
+        """Counts a request, and the connection that it came on, among its tenant's. Raises `Problem` (429)."""
+        places, connection = self.connections, connection_of(request.scope)
+        if connection is not None:
+            try:
+                connection.belong(tenant, lambda: places.take(tenant), lambda: places.give(tenant))
+            except Problem as problem:
+                problem.headers["Connection"] = "close"
+                raise
+        holding.take(self.requests)
 
     def drain(self) -> None:
         """Requests that wait are answered now."""

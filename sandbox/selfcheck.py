@@ -151,7 +151,7 @@ async def selfcheck(provider: SandboxProvider, image: str | None = None) -> list
     if not sandboxes:
         return done
     sandbox = sandboxes[0]
-    # How a remote one is isolated is its server's choice; it is attacked there.
+    # How a remote one is isolated is its server's choice: the contract asks it, and it is attacked there.
     checks = CHECKS if provider.kind in {"local", REMOTE} else CHECKS + ISOLATION_CHECKS
     done += [await timed(check.__name__.replace("_", " "), check(sandbox)) for check in checks]
     if provider.kind not in {"local", REMOTE}:

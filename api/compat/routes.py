@@ -63,8 +63,9 @@ class Routes:
 
     def _counted(self, endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def counted(request: Request) -> Response:
-            with Holding(client_of(request).tenant) as holding:
-                holding.take(self._service.requests)
+            tenant = client_of(request).tenant
+            with Holding(tenant) as holding:
+                self._service.admit(request, tenant, holding)
                 request.state.holding = holding
                 return await endpoint(request)
 

@@ -1,18 +1,22 @@
-"""HTTP connections with deadlines: a client that does not finish its request gives its place back.
+"""HTTP connections with deadlines and owners: a client that does not finish its request gives its place back.
 
 uvicorn has a time-out between requests and none within one, so that a thousand half-open connections take all files of
-a process, and nobody else is answered any more.
+a process, and nobody else is answered any more. And it takes connections as long as there are files.
 """
 
 import asyncio
 import resource
+import weakref
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 FILES: Final = 65_536  # open at once
 LAST_LOOK_S: Final = 0.25  # what has arrived while the event loop was busy is read before a deadline counts
 HEAD_BYTES: Final = 65_536
+EXTENSION: Final = "prorl.connection"
 
 
 def raise_file_limit() -> None:
@@ -21,6 +25,23 @@ def raise_file_limit() -> None:
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def most_open() -> int:
+    """Connections of callers who are known. As many files are left to those who are not, to Redis and to backends."""
+    return max(2, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+
+
+def most_strangers() -> int:
+    """Connections on which nobody has shown who it is."""
+    return max(2, most_open() // 2)
+
+
+def connection_of(scope: Scope) -> "TimedProtocol | None":
+    """The connection that a request came on; None where another server carries it."""
+    found = scope.get("extensions", {}).get(EXTENSION, {}).get("connection")
+    made = found() if isinstance(found, weakref.ref) else None
+    return made if isinstance(made, TimedProtocol) else None
 
 
 def _refusal(status: int, said: bytes) -> bytes:
@@ -32,8 +53,15 @@ LATE: Final = _refusal(408, b"the request did not arrive in time")
 TOO_LONG: Final = _refusal(431, b"the headers are longer than %d bytes" % HEAD_BYTES)
 
 
+STRANGERS: "weakref.WeakKeyDictionary[Any, dict[TimedProtocol, None]]" = weakref.WeakKeyDictionary()  # of each server
+
+
 class TimedProtocol(HttpToolsProtocol):
-    """Hangs up where headers are not complete in `HEAD_S`, or a body comes slower than `SLOWEST`."""
+    """Hangs up where headers are not complete in `HEAD_S`, or a body comes slower than `SLOWEST`.
+
+    A connection is a stranger's until `belong`. Where there are too many of these, the oldest makes room for the
+    newest: who has a token shows it in the moment in which it connects.
+    """
 
     HEAD_S = 5.0  # from the connection's start, or the first byte of a later request
     BODY_S = 10.0  # of a body before its rate counts
@@ -46,13 +74,40 @@ class TimedProtocol(HttpToolsProtocol):
         self._body_since = 0.0
         self._body_bytes = 0
         self._head_bytes = 0
+        self._strangers = STRANGERS.setdefault(self.server_state, {})
+        self._owner: Hashable = None
+        self._give: Callable[[], None] | None = None
+
+    def belong(self, owner: Hashable, take: Callable[[], None], give: Callable[[], None]) -> None:
+        """Counts it among an owner's in place of the one before, until it ends. Raises what `take` does."""
+        if owner == self._owner:
+            return
+        take()
+        self._leave()
+        self._owner, self._give = owner, give
+
+    def _leave(self) -> None:
+        """Takes it from its owner."""
+        self._strangers.pop(self, None)
+        give, self._give, self._owner = self._give, None, None
+        if give is not None:
+            give()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._strangers[self] = None
+        if len(self._strangers) > most_strangers():
+            next(iter(self._strangers)).drop()
         self._wait(self.HEAD_S)
+
+    def drop(self) -> None:
+        """Hangs up at once."""
+        self._strangers.pop(self, None)
+        self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._enter("")
+        self._leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -70,6 +125,7 @@ class TimedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._part, self._head_bytes = "head", 0
         super().on_message_begin()
+        self.scope["extensions"] = {EXTENSION: {"connection": weakref.ref(self)}}
 
     def on_headers_complete(self) -> None:
         self._enter("body")

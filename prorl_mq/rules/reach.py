@@ -40,7 +40,9 @@ _SIX_TO_FOUR: Final = ipaddress.IPv6Network("2002::/16")
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Addresses that a tenant's backend may have. `declared` None: any but those that no tenant reaches by default."""
+    """Addresses that a tenant's backend may have. `declared` None, as earlier releases stored it: any but those that no
+    tenant reaches by default.
+    """
 
     declared: tuple[str, ...] | None = None
     listeners: tuple[str, ...] = ()  # HOST:PORT of the service's own, which nothing opens

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from prorl_mq import resolver
-from prorl_mq.errors import Conflict
+from prorl_mq.errors import AddressRefused, Conflict
 from prorl_mq.rules.reach import ANY, Reach, places, reached
 from prorl_mq.schema import addresses
 from prorl_mq.schema.addresses import BackendAddress
@@ -20,20 +20,24 @@ from prorl_mq.store.pools import BackendInfo
 from prorl_mq.store.store import Store
 
 OPERATOR_S: Final = 1.0  # how long the addresses behind a name of the operator's are waited for
+UNDECLARED: Final = (
+    "{place} is not added: no addresses are declared for tenant {tenant}, whose backends the operator adds; for its "
+    'own the operator writes backends = ["HOST:PORT", ...] below [tenants.{tenant}] of the tokens file'
+)
 Listeners = Callable[[], Awaitable[Sequence[str]]]
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's declarations. Without tokens there is one user, who is the operator."""
 
-    declared: Mapping[str, tuple[str, ...] | None] = {}  # by tenant; None: nothing was said
+    declared: Mapping[str, tuple[str, ...] | None] = {}  # by tenant; None: nothing was said, so nothing is allowed
     closed: bool = False  # tenants have tokens: who is not declared is none but a tenant
 
     def of(self, tenant: str, *, has_user: bool) -> Reach | None:
         """None for who has the operator's rights. `has_user`: the tenant has a Redis user of its own."""
         if tenant not in self.declared and not self.closed and (tenant == DEFAULT_TENANT or not has_user):
             return None
-        entries = self.declared.get(tenant)
+        entries = self.declared.get(tenant) or ()
         return None if entries == (ANY,) else Reach(declared=entries)
 
 
@@ -58,6 +62,8 @@ class Registrar:
         reach = self.rights.of(tenant_of(pool), has_user=has_user)
         if reach is None or await _is_operators(store, pool, about.address):
             return await self._added_by_operator(store, pool, about, address)
+        if not reach.declared:
+            raise AddressRefused(UNDECLARED.format(place=address.place, tenant=tenant_of(pool)))
         reach = msgspec.structs.replace(reach, listeners=tuple(await self._listeners()))
         found = await reached(address, reach)
         about = msgspec.structs.replace(about, reach=reach, places=places(address, found))

@@ -16,11 +16,11 @@ class Control(enum.Enum):
     UNSEALED = "the same kind of sandbox without filter, masks and a hidden server"
     HOST = "a plain process of this machine, as the sandboxes' user"
     WIDE = "the same kind of sandbox with wide limits"
-    NONE = "nothing: the attack is on the protocol, which is the same everywhere"
+    NAIVE = "the same kind of sandbox with a server that lacks what the attack meets"
 
 
 class Attack(msgspec.Struct, frozen=True, kw_only=True):
-    """One attack. `program` is a function in `sandbox.attack.inside`; without a control, in `sandbox.attack.wire`."""
+    """One attack. `program` is a function in `sandbox.attack.inside`; on the protocol, in `sandbox.attack.wire`."""
 
     name: str
     group: str
@@ -124,4 +124,4 @@ def attacks() -> Sequence[Attack]:
     made += [*_sockets(), *_each("namespaces", NAMESPACES, Control.HOST), *_each("server", SERVER, Control.UNSEALED)]
     made += [*_masks(), *_each("host", HOST, Control.HOST), *_each("left", LEFT, Control.HOST, leaves=True)]
     made += _limits()
-    return [*made, *_each("protocol", WIRE, Control.NONE)]
+    return [*made, *_each("protocol", WIRE, Control.NAIVE)]

@@ -12,6 +12,7 @@ import msgspec
 
 from sandbox.attack import limits, wire
 from sandbox.attack.catalogue import LIMITS, Attack, Control, attacks
+from sandbox.attack.naive import naive
 from sandbox.attack.surroundings import PROGRAM_S, Surroundings
 from sandbox.errors import SandboxError, SandboxOverrun, SandboxUnavailable
 from sandbox.isolators import apptainer, bubblewrap
@@ -20,7 +21,7 @@ from sandbox.protocol import Sandbox, SandboxLimits, SandboxProvider, SandboxSpe
 
 PLACE = "/tmp/attack.py"  # noqa: S108 - inside
 OWNER = "attack"
-SEALED, CONTROL = "sealed", "control"
+SEALED, CONTROL, NAIVE = "sealed", "control", "naive"
 CONTAINED, SOFT, NOT_CONTAINED, NOT_APPLICABLE = "contained", "soft", "NOT CONTAINED", "not applicable"
 
 
@@ -70,6 +71,7 @@ class Attacker:
         for each in chosen:
             if each.control is Control.HOST:
                 control[each.name] = await asyncio.to_thread(self._on_host, each)
+        control |= await self._on_naive([each for each in chosen if each.control is Control.NAIVE])
         greedy, groups = [each for each in chosen if each.group == LIMITS], cgroup.delegated()
         sealed |= await self._over_limits(greedy, limits.NARROW)
         control |= await self._over_limits([each for each in greedy if each.control is Control.WIDE], limits.WIDE)
@@ -84,12 +86,14 @@ class Attacker:
         ]
 
     def _provider(self, of: str) -> SandboxProvider:
-        sealed = of == SEALED
+        sealed, edit = of == SEALED, naive if of == NAIVE else None
         match self._kind:
             case apptainer.KIND:
-                return apptainer.ApptainerProvider("attack", self._state_dir, None, self._tools_dir, sealed=sealed)
+                return apptainer.ApptainerProvider(
+                    "attack", self._state_dir, None, self._tools_dir, sealed=sealed, edit=edit
+                )
             case bubblewrap.KIND:
-                return bubblewrap.BubblewrapProvider("attack", self._state_dir, None, sealed=sealed)
+                return bubblewrap.BubblewrapProvider("attack", self._state_dir, None, sealed=sealed, edit=edit)
             case "remote":
                 raise SandboxUnavailable("remote sandboxes are attacked where they are: run this on their server")
             case _:
@@ -103,15 +107,15 @@ class Attacker:
         try:
             made = [await self._sandbox(provider)]
             made += [await self._sandbox(provider)]
-            await self._try(made[1], "leave_note", self._around.facts(of))
+            await tried(made[1], "leave_note", self._around.facts(of))
             found = {}
             for each in chosen:
-                if each.control is Control.NONE:
-                    found[each.name] = await self._on_wire(made[0], each)
+                if each.control is Control.NAIVE:
+                    found[each.name] = await _on_wire(made[0], each, wire.PATIENCE_S)
                 elif not each.leaves:
-                    found[each.name] = await self._try(made[0], each.program, self._facts(each, of))
+                    found[each.name] = await tried(made[0], each.program, self._facts(each, of))
             leaving = [each for each in chosen if each.leaves]
-            tries = [await self._try(made[0], each.program, self._facts(each, of)) for each in leaving]
+            tries = [await tried(made[0], each.program, self._facts(each, of)) for each in leaving]
             while made:
                 await made.pop().close()
             return found | {each.name: self._left(each, one, of) for each, one in zip(leaving, tries, strict=True)}
@@ -119,6 +123,22 @@ class Attacker:
             for sandbox in made:
                 await sandbox.close()
             await provider.aclose()
+
+    async def _on_naive(self, chosen: Sequence[Attack]) -> dict[str, Try]:
+        """Each in a sandbox of its own, which does not outlast it."""
+        found: dict[str, Try] = {}
+        if chosen:
+            provider = self._provider(NAIVE)
+            try:
+                for each in chosen:
+                    sandbox = await self._sandbox(provider)
+                    try:
+                        found[each.name] = await _on_wire(sandbox, each, wire.CONTROL_S)
+                    finally:
+                        await sandbox.close()
+            finally:
+                await provider.aclose()
+        return found
 
     async def _over_limits(self, chosen: Sequence[Attack], bounds: SandboxLimits) -> dict[str, Try]:
         """Each in a sandbox of its own, since it may be the end of it."""
@@ -146,8 +166,10 @@ class Attacker:
             if attack.program == "flood":
                 kept = await limits.flood(sandbox)
                 return Try(bool(kept), kept or "the rest was dropped")
-            tried = await self._try(sandbox, attack.program, self._facts(attack, SEALED))
-            return tried if await limits.answers(sandbox) else Try(True, f"no other command is answered ({tried.said})")
+            result = await tried(sandbox, attack.program, self._facts(attack, SEALED))
+            return (
+                result if await limits.answers(sandbox) else Try(True, f"no other command is answered ({result.said})")
+            )
 
     async def _sandbox(self, provider: SandboxProvider, **about: Any) -> Sandbox:
         sandbox = await provider.create(SandboxSpec(owner=OWNER, image=self._image, **about))
@@ -163,31 +185,34 @@ class Attacker:
     def _mark(self, attack: Attack, of: str) -> str:
         return f"{self._around.canary}-{attack.name}-{of}"
 
-    async def _try(self, sandbox: Sandbox, program: str, facts: Mapping[str, Any]) -> Try:
-        try:
-            result = await sandbox.run(["python3", PLACE, program, json.dumps(facts)], timeout_s=PROGRAM_S)
-        except SandboxOverrun as error:
-            return Try(False, f"the sandbox has ended: {error}")
-        except SandboxError as error:
-            return Try(None, f"the sandbox is lost: {error}")
-        if result.exit_code in limits.KILLED and not result.stdout:
-            return Try(False, "it was killed")
-        return _read(result.exit_code, result.stdout or result.stderr)
-
-    async def _on_wire(self, sandbox: Sandbox, attack: Attack) -> Try:
-        achieved = await wire.PROGRAMS[attack.program](sandbox)
-        return Try(bool(achieved), achieved or "refused, and the next command works")
-
     def _on_host(self, attack: Attack) -> Try:
-        tried = _read(*self._around.run_here(attack.program, self._facts(attack, CONTROL)))
-        return self._left(attack, tried, CONTROL) if attack.leaves else tried
+        result = _read(*self._around.run_here(attack.program, self._facts(attack, CONTROL)))
+        return self._left(attack, result, CONTROL) if attack.leaves else result
 
-    def _left(self, attack: Attack, tried: Try, of: str) -> Try:
+    def _left(self, attack: Attack, result: Try, of: str) -> Try:
         """Judges by what is there after the end of the sandbox, or of the process group."""
         left = self._around.take_away(self._mark(attack, of))
-        if not tried.done:
-            return Try(None, tried.said)
+        if not result.done:
+            return Try(None, result.said)
         return Try(bool(left), f"still there: {', '.join(left)}" if left else "gone")
+
+
+async def _on_wire(sandbox: Sandbox, attack: Attack, patience_s: float) -> Try:
+    achieved = await wire.carried_out(attack.program, sandbox, patience_s)
+    return Try(bool(achieved), achieved or "refused, and the next command works")
+
+
+async def tried(sandbox: Sandbox, program: str, facts: Mapping[str, Any]) -> Try:
+    """Carries an attack out that lies at `PLACE`."""
+    try:
+        result = await sandbox.run(["python3", PLACE, program, json.dumps(facts)], timeout_s=PROGRAM_S)
+    except SandboxOverrun as error:
+        return Try(False, f"the sandbox has ended: {error}")
+    except SandboxError as error:
+        return Try(None, f"the sandbox is lost: {error}")
+    if result.exit_code in limits.KILLED and not result.stdout:
+        return Try(False, "it was killed")
+    return _read(result.exit_code, result.stdout or result.stderr)
 
 
 def _read(exit_code: int, output: bytes) -> Try:

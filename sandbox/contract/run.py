@@ -1,15 +1,16 @@
-"""Runs the whole contract against a server: its routes, its links, and every tool in one sandbox."""
+"""Runs the whole contract against a server: its routes, its links, its seal, and every tool in one sandbox."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from sandbox.contract.links import LINK_CHECKS
 from sandbox.contract.routes import ROUTE_CHECKS
+from sandbox.contract.seal import SEAL_CHECKS
 from sandbox.contract.trial import ContractTrial
 from sandbox.remote.access import ServerAccess
 from sandbox.selfcheck import Check, selfcheck, timed
 
-CONTRACT: Final[tuple[Callable[[ContractTrial], Awaitable[None]], ...]] = (*ROUTE_CHECKS, *LINK_CHECKS)
+CONTRACT: Final[tuple[Callable[[ContractTrial], Awaitable[None]], ...]] = (*ROUTE_CHECKS, *LINK_CHECKS, *SEAL_CHECKS)
 
 
 async def checked(access: ServerAccess, check: Callable[[ContractTrial], Awaitable[None]]) -> Check:

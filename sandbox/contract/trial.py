@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -41,9 +41,9 @@ class ContractTrial:
         self.service = f"contract-{secrets.token_hex(4)}"
         self._named: list[str] = []
 
-    async def box(self) -> RemoteSandbox:
+    async def box(self, **about: Any) -> RemoteSandbox:
         owner = Owner(OwnerKind.JOB, self.service, f"{secrets.token_hex(4)} token run")
-        made = await self.provider.create(SandboxSpec(owner=owner.text))
+        made = await self.provider.create(SandboxSpec(owner=owner.text, **about))
         self._named.append(made.handle.sandbox_id)
         return made
 

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -91,13 +91,15 @@ class ApptainerProvider:
         *,
         sealed: bool = True,
         ways: Sequence[Way] = tuple(Way),
+        edit: Callable[[bytes], bytes] | None = None,
     ) -> None:
-        """`sealed` is false for the control of an attack alone: without filter, masks and a hidden server.
+        """`sealed` is false for the control of an attack alone: without filter, masks and a hidden server. `edit`: what
+        such a control makes of the server's text.
 
         `ways`: those in which directories of an image may be made writable, for tests and benchmarks.
         """
         self.node = node
-        self._sealed = sealed
+        self._sealed, self._edit = sealed, edit
         self._profile = holder_profile()
         self._state_dir = state_dir.absolute()
         self._program = find_apptainer(tools_dir.absolute())
@@ -277,7 +279,7 @@ class ApptainerProvider:
     ) -> ApptainerLayout:
         files = files_of(*unprivileged.identity())
         own = {CONFIGURATION: configuration(spec.limits.disk_bytes), PROFILE: self._profile, EMPTY_FILE: ""}
-        shown = runtime(self._runtimes, interpreter, {**files, **own})
+        shown = runtime(self._runtimes, interpreter, {**files, **own}, self._edit)
         bound = {path: f"{shown}{path}" for path in files}
         if self._sealed:
             bound |= dict.fromkeys(masked_files(), f"{shown}{EMPTY_FILE}")

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -74,13 +74,15 @@ class BubblewrapProvider:
         *,
         sealed: bool = True,
         ways: Sequence[Way] = tuple(Way),
+        edit: Callable[[bytes], bytes] | None = None,
     ) -> None:
-        """`sealed` is false for the control of an attack alone: without filter, masks and a hidden server.
+        """`sealed` is false for the control of an attack alone: without filter, masks and a hidden server. `edit`: what
+        such a control makes of the server's text.
 
         `ways`: those in which directories of an image may be made writable, for tests and benchmarks.
         """
         self.node = node
-        self._sealed = sealed
+        self._sealed, self._edit = sealed, edit
         self._filter = holder_filter()
         self._state_dir = state_dir.absolute()
         self._bwrap = find_bwrap()
@@ -221,7 +223,8 @@ class BubblewrapProvider:
             files = {**FILES, "/etc/resolv.conf": Path("/etc/resolv.conf").read_text(encoding="utf-8")}
         server = None
         if interpreter is not None:
-            code = server_source() if spec.image else server_code(interpreter)
+            code = server_source() if spec.image or self._edit else server_code(interpreter)
+            code = self._edit(code) if self._edit else code
             server = descriptors.add_data("server", code)
         if spec.image is not None:
             files = {path: text for path, text in files.items() if Path(spec.image, path[1:]).is_file()}

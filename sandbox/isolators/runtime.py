@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
 from sandbox.isolators.bubblewrap_argv import INTERPRETER, PYTHON_DIR, SERVER
@@ -12,12 +12,17 @@ from sandbox.isolators.payload import server_code, server_source
 SYSTEM_PATH = "/usr/bin:/usr/local/bin"
 
 
-def runtime(parent: Path, interpreter: str | None, files: Mapping[str, str]) -> Path:
+def runtime(
+    parent: Path, interpreter: str | None, files: Mapping[str, str], edit: Callable[[bytes], bytes] | None = None
+) -> Path:
     """A directory below `parent` with `opt` (our program, if the image has an interpreter for it) and `files` in it.
 
     Its name is a digest of its content, so it is made once, whole or not at all, and never changes. Blocks.
+    `edit`: what the control of an attack makes of the server's text.
     """
-    server = _server(interpreter) if interpreter else b""
+    server = b""
+    if interpreter:
+        server = edit(server_source()) if edit else _server(interpreter)
     parts = [(interpreter or "").encode(), server, *(part.encode() for item in sorted(files.items()) for part in item)]
     digest = hashlib.blake2b(b"\0".join(parts), digest_size=12).hexdigest()
     place = parent / digest

@@ -29,7 +29,9 @@ from tests.api.service import api, compat
 
 pytestmark = pytest.mark.anyio
 TOKENS = {name: hashlib.sha256(f"token-of-{name}".encode()).digest() for name in ("ann", "bob", "ops")}
-BACKENDS = {"ann": None, "bob": ("192.0.2.0/24:8000-8999", "127.0.0.1:8000", "localhost:9000"), "ops": ("any",)}
+ALL_OPEN = ("0.0.0.0/0", "[::/0]")  # what no tenant reaches stays closed
+BACKENDS = {"ann": ALL_OPEN, "bob": ("192.0.2.0/24:8000-8999", "127.0.0.1:8000", "localhost:9000"), "ops": ("any",)}
+BOTH = Rights(declared={"ann": ALL_OPEN, "bob": ALL_OPEN}, closed=True)
 NODE = "http://192.0.2.7:8000"
 UNREACHED = [
     "http://127.0.0.1:8000", "http://localhost:8000", "http://[::1]:8000", "http://[::ffff:127.0.0.1]:8000",
@@ -59,6 +61,25 @@ async def test_a_tenant_adds_no_address_of_the_services_own_hosts(settings: Redi
         assert (await add(client, "ann", NODE)).status_code == 201
 
 
+async def test_a_tenant_for_whom_nothing_is_declared_has_the_operators_backends_alone(settings: RedisSettings) -> None:
+    redis = connect(settings)
+    store = Store(redis, Keys(settings.namespace), name="test")
+    try:
+        await Registrar().add(store, "ann:policy", BackendInfo(address="http://127.0.0.1:8000"))
+        for backends in ({}, {"ann": None}, {"ann": ()}):
+            async with api(settings, tokens=TOKENS, backends=backends) as client:
+                for address in (NODE, "http://gpu7.cluster:8000", UNREACHED[1]):
+                    answer = await add(client, "ann", address)
+                    assert answer.status_code == 403, address
+                    assert "no addresses are declared for tenant ann" in answer.json()["detail"]
+                assert (await add(client, "ann", NODE, pool="other")).status_code == 403
+                assert (await add(client, "ann", "http://127.0.0.1:8000")).status_code in {200, 201}, (
+                    "it is in its pool"
+                )
+    finally:
+        await redis.aclose()
+
+
 async def test_the_only_user_of_a_service_without_tokens_adds_any(settings: RedisSettings) -> None:
     async with api(settings) as client:
         for address in UNREACHED:
@@ -75,7 +96,7 @@ async def test_what_the_operator_declared_is_what_a_tenant_may_add(settings: Red
 
 
 async def test_a_host_without_an_address_is_refused(settings: RedisSettings) -> None:
-    async with api(settings, tokens=TOKENS) as client:
+    async with api(settings, tokens=TOKENS, backends=BACKENDS) as client:
         answer = await add(client, "ann", "http://no-such-host.invalid:8000")
         assert (answer.status_code, "no address" in answer.json()["detail"]) == (403, True)
 
@@ -105,13 +126,13 @@ def api_of(host: str, redis: RedisSettings) -> Registrar:
     from api.config import ApiSettings
 
     registrar: Registrar = create_app(
-        ApiSettings(redis=redis, host=host, port=8123, tokens=TOKENS)
+        ApiSettings(redis=redis, host=host, port=8123, tokens=TOKENS, backends=BACKENDS)
     ).state.service.registrar
     return registrar
 
 
 async def test_an_address_is_in_the_pools_of_one_tenant(settings: RedisSettings) -> None:
-    async with api(settings, tokens=TOKENS) as client:
+    async with api(settings, tokens=TOKENS, backends=dict.fromkeys(TOKENS, ALL_OPEN)) as client:
         assert (await add(client, "ann", NODE)).status_code == 201
         assert (await add(client, "ann", NODE, pool="other")).status_code == 201
         for address in (NODE, "http://192.0.2.7:8000/v1", "http://[::ffff:192.0.2.7]:8000"):
@@ -130,7 +151,7 @@ async def test_an_address_is_in_the_pools_of_one_tenant(settings: RedisSettings)
 
 
 async def test_of_two_tenants_at_once_at_most_one_has_the_address(store: Store) -> None:
-    registrar = Registrar(Rights(closed=True))
+    registrar = Registrar(BOTH)
     for number in range(8):
         about = BackendInfo(address=f"http://192.0.2.7:{8000 + number}")
         both = [registrar.add(store, f"{tenant}:policy", about) for tenant in ("ann", "bob")]
@@ -145,7 +166,7 @@ async def _has(store: Store, pool: str, address: str) -> bool:
 
 
 async def test_the_operator_takes_an_address_back_from_a_tenant(store: Store) -> None:
-    tenants, operator = Registrar(Rights(closed=True)), Registrar()
+    tenants, operator = Registrar(BOTH), Registrar()
     about = BackendInfo(address=NODE)
     assert await tenants.add(store, "ann:policy", about) == "joined"
     assert await operator.add(store, "default:policy", about) == "joined"
@@ -188,9 +209,9 @@ async def test_the_direct_path_has_the_same_rules(store: Store) -> None:
 
 async def test_the_compatible_routes_beyond_loopback_have_the_rules_of_their_tenant(settings: RedisSettings) -> None:
     flags = ["--redis", "redis://h", "--compat", "prorl", "--host", "192.0.2.9", "--compat-tenant", "lab",
-             "--compat-allow", "10.0.0.0/8"]  # fmt: skip
+             "--compat-allow", "10.0.0.0/8,fd00:1::/32"]  # fmt: skip
     found = settings_from(flags, {})
-    assert (found.backends, found.tokens) == ({"lab": None}, {})
+    assert (found.backends, found.tokens) == ({"lab": ("10.0.0.0/8", "[fd00:1::/32]")}, {})
     assert settings_from(flags[:4], {}).backends == {}
     async with compat(settings) as client:
         assert (await client.post("/add_llm_server", json={"address": "http://127.0.0.1:8000"})).status_code == 200

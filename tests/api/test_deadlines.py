@@ -226,3 +226,19 @@ def test_the_soft_limit_is_raised_and_never_lowered(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(resource, "setrlimit", lambda _, wanted, made=made: made.append(wanted))
         raise_file_limit()
         assert made == expected
+
+
+@pytest.mark.parametrize("bounded", [True, False], ids=["bounded", "control"])
+async def test_the_oldest_of_too_many_strangers_makes_room(
+    port: int, monkeypatch: pytest.MonkeyPatch, bounded: bool
+) -> None:
+    monkeypatch.setattr(connections, "most_strangers", lambda: 4 if bounded else 1_000)
+    monkeypatch.setattr(Impatient, "HEAD_S", 60.0)
+    first = await opened(port, b"GET / HT")
+    others = [await opened(port, b"GET / HT") for _ in range(4)]
+    reader, writer = await opened(port, b"GET /own HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    assert b"/own" in await told((reader, writer))
+    done, _ = await asyncio.wait({asyncio.ensure_future(first[0].read())}, timeout=20 if bounded else 0.2)
+    assert bool(done) is bounded
+    for _, each in (first, *others):
+        each.close()

@@ -59,7 +59,8 @@ def bearer(name: str) -> dict[str, str]:
 def url(empty_redis: RedisSettings) -> Iterator[str]:
     """A service on which the victim has one rollout that has ended, one that waits, and a backend."""
     digests = {name: hashlib.sha256(token.encode()).digest() for name, token in TOKENS.items()}
-    with threaded(empty_redis, tokens=digests) as address:
+    backends = dict.fromkeys(TOKENS, ("0.0.0.0/0", "[::/0]"))
+    with threaded(empty_redis, tokens=digests, backends=backends) as address:
         tasks = batch(NAMES["run"], NAMES["batch"], groups=2, pool=NAMES["pool"])
         for group in tasks["groups"]:
             group["task"]["payload"] = {"question": SECRETS["prompt"], "answer": SECRETS["answer"]}

@@ -18,6 +18,7 @@ from prorl_mq.store.server.connection import RedisSettings, ask, connect
 from prorl_mq.store.store import Store
 from tests.api.service import Worker, announce_source, api, batch
 from tests.api.test_waiting import service_of
+from tests.api.threaded import threaded
 
 pytestmark = pytest.mark.anyio
 ANN, BOB = TenantId("ann"), TenantId("bob")
@@ -67,6 +68,57 @@ async def test_a_tenant_that_holds_its_part_is_refused_while_the_other_is_answer
         assert [(await each).status_code for each in held] == [422] * 3
         assert (await client.get("/v1/access", headers=bearer(ANN))).status_code == 200
         assert service.requests.free == 4
+
+
+async def asked(url: str, tenant: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
+    """A connection that stays open behind the answer to one request, and the head of that answer."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /v1/access HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\n\r\n" % tenant.encode())
+    return reader, writer, await reader.readuntil(b"\r\n\r\n")
+
+
+async def until_answered(url: str, tenant: str) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            _, writer, head = await asked(url, tenant)
+            writer.close()
+            if b" 200 " in head:
+                return
+            await asyncio.sleep(0.02)  # the server has yet to notice the end of another connection
+
+
+async def too_many(url: str) -> None:
+    held = [await asked(url, ANN) for _ in range(6)]
+    assert [b" 200 " in head for _, _, head in held] == [True] * 6
+    reader, over, head = await asked(url, ANN)
+    assert b" 429 " in head
+    assert b"connection: close" in head.lower()
+    assert b"6 connections are open at this process, 6 of them yours" in await reader.read()
+    await until_answered(url, BOB)
+    for _, writer, _ in held[:2]:
+        writer.close()
+    await until_answered(url, ANN)
+    for _, writer, _ in held[2:]:
+        writer.close()
+    over.close()
+
+
+async def as_many_as_wanted(url: str) -> None:
+    held = [await asked(url, ANN) for _ in range(8)]
+    assert [b" 200 " in head for _, _, head in held] == [True] * 8
+    for _, writer, _ in held:
+        writer.close()
+
+
+@pytest.mark.parametrize(("most", "body"), [(8, too_many), (80, as_many_as_wanted)], ids=["bounded", "control"])
+def test_a_tenant_with_too_many_connections_is_refused_while_the_other_is_answered(
+    empty_redis: RedisSettings, monkeypatch: pytest.MonkeyPatch, most: int, body: Any
+) -> None:
+    """They are idle, so no other place is held; each that ends is one that may come."""
+    monkeypatch.setattr("api.service.most_open", lambda: most)
+    with threaded(empty_redis, idle_s=600, tokens=TOKENS) as url:
+        asyncio.run(body(url))
 
 
 async def test_bytes_of_bodies_are_shared_as_requests_are(settings: RedisSettings) -> None:

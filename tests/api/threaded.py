@@ -16,11 +16,11 @@ from tests.api.service import announce_source
 
 
 @contextlib.contextmanager
-def threaded(settings: RedisSettings, **options: Any) -> Iterator[str]:
+def threaded(settings: RedisSettings, *, idle_s: int = 5, **options: Any) -> Iterator[str]:
     """Its address. Redis is empty but for a data source."""
     asyncio.run(_prepare(settings))
     app = create_app(ApiSettings(redis=settings, **options))
-    config = uvicorn.Config(app, port=0, log_level="critical", ws="none", http=TimedProtocol)
+    config = uvicorn.Config(app, port=0, log_level="critical", ws="none", http=TimedProtocol, timeout_keep_alive=idle_s)
     server = uvicorn.Server(config)
     ready = threading.Event()
     startup = server.startup

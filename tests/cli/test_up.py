@@ -73,11 +73,11 @@ def test_tasks_go_in_and_samples_come_out_and_sigterm_leaves_nothing(
     assert_unlocked(service.state / "redis")
 
 
-def test_beyond_loopback_a_tenants_token_opens_the_service_and_owns_its_backends(
+def test_beyond_loopback_a_tenants_token_opens_the_service_and_the_operator_gives_it_backends(
     up: Start, start_backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = tmp_path / "tokens.toml"
-    tokens.write_text('[tenants.ann]\ntoken = "secret-of-ann"\nbackends = ["any"]\n')
+    tokens.write_text('[tenants.ann]\ntoken = "secret-of-ann"\n')
     tokens.chmod(0o600)
     monkeypatch.setenv("PRORL_TOKEN", "secret-of-ann")
     service = up("--sandbox", "none", "--host", "0.0.0.0", "--tokens", tokens, "--backend", start_backend())
@@ -92,12 +92,26 @@ def test_beyond_loopback_a_tenants_token_opens_the_service_and_owns_its_backends
     assert (served.returncode, served.stdout) == (0, "[]\n")
     status = json.loads(prorl("status", "--json", "--state-dir", service.state).stdout)
     assert [pool for pool, _ in status["service"]["backends"]] == ["ann:policy"]
+    ann = {"Authorization": "Bearer secret-of-ann"}
+    own = httpx.post(f"{service.url}/v1/pools/policy/backends", json={"address": start_backend()}, headers=ann)
+    assert (own.status_code, "no addresses are declared for tenant ann" in own.text) == (403, True)
 
 
 def test_a_backend_of_nobody_is_refused_beside_tokens(tmp_path: Path) -> None:
     done = prorl("up", "--state-dir", tmp_path, "--tokens", tmp_path / "t.toml", "--backend", "http://b:1")
     assert done.returncode == 2
     assert "put the token of that tenant into PRORL_TOKEN" in done.stderr
+
+
+def test_a_backend_of_an_unknown_tenant_is_refused_beside_tokens(
+    up: Start, start_backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text('[tenants.ann]\ntoken = "secret-of-ann"\n')
+    tokens.chmod(0o600)
+    monkeypatch.setenv("PRORL_TOKEN", "secret-of-bob")
+    service = up("--sandbox", "none", "--tokens", tokens, "--backend", start_backend())
+    assert "PRORL_TOKEN is not in the file of --tokens" in service.wait_for("PRORL_TOKEN")
 
 
 def test_kill_of_up_leaves_no_process(up: Start, start_backend: Backend, tasks: Tasks, tmp_path: Path) -> None:

@@ -27,10 +27,10 @@ def token_file(directory: Path, name: str = "one", token: str = "") -> Path:
 class Machine:
     """A server in this process. `address` is where it listens."""
 
-    def __init__(self, directory: Path, most: int = 16) -> None:
+    def __init__(self, directory: Path, most: int = 16, kind: type[BubblewrapProvider] = BubblewrapProvider) -> None:
         self.directory = directory
         self.state_dir = directory / "machine"
-        self.provider = BubblewrapProvider("machine-1", self.state_dir)
+        self.provider = kind("machine-1", self.state_dir)
         self.served = ServedSandboxes(self.provider, self.state_dir, most)
         self.address = ""
 

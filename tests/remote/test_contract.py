@@ -1,5 +1,6 @@
 """The contract of remote sandboxes, kept by the reference server and broken by servers that keep none of it."""
 
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,15 +15,37 @@ from sandbox.contract.routes import (
     the_same_create_twice_is_one_sandbox,
 )
 from sandbox.contract.run import CONTRACT, checked
+from sandbox.contract.seal import SEAL_CHECKS, kernel_keys_are_out_of_reach, there_are_no_further_namespaces
 from sandbox.contract.trial import ContractTrial
-from sandbox.protocol import REMOTE
+from sandbox.fake import FakeProvider, FakeSandbox
+from sandbox.isolators import bubblewrap_argv
+from sandbox.isolators.bubblewrap import BubblewrapProvider
+from sandbox.lifetime.client import SocketSandbox
+from sandbox.protocol import REMOTE, Mount, ProcessResult, SandboxLimits, SandboxSpec
 from sandbox.remote.access import ServerAccess
 from sandbox.remote.messages import Hello, RemoteList, RemoteState
-from sandbox.selfcheck import CHECKS, selfcheck
-from tests.remote.machine import Machine, answering, token_file
+from sandbox.selfcheck import CHECKS, HOST_FILE, selfcheck
+from sandbox.server.libc import syscall
+from sandbox.server.sealing.calls import MISSING, numbers
+from tests.remote.machine import Machine, answering, serving, token_file
 
 pytestmark = pytest.mark.anyio
 Contract = Callable[[ContractTrial], Awaitable[None]]
+
+
+class Unsealed(BubblewrapProvider):
+    """A kind that runs every tool, and promises nothing of what the launcher does."""
+
+    def __init__(self, node: str, state_dir: Path) -> None:
+        super().__init__(node, state_dir, sealed=False)
+
+    async def create(self, spec: SandboxSpec) -> SocketSandbox:
+        place = str(Path(HOST_FILE).parent)
+        generous = msgspec.structs.replace(
+            spec, network=True, environment={"SECRET": "1"}, limits=SandboxLimits(),
+            mounts=(Mount(source=place, target=place),),
+        )  # fmt: skip
+        return await super().create(generous)
 
 
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
@@ -72,3 +95,45 @@ async def test_a_careless_server_breaks_it(tmp_path: Path, check: Contract, monk
     async with answering(careless()) as url:
         access = ServerAccess(url=url, token_file=token_file(tmp_path))
         assert (await checked(access, check)).problem != ""
+
+
+def has_keys() -> bool:
+    """Container runtimes keep them from whatever runs in them, so there is no sandbox here that has them."""
+    try:
+        syscall(numbers(MISSING, os.uname().machine)["keyctl"], 0, -3, 0)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("check", SEAL_CHECKS, ids=lambda check: check.__name__)
+async def test_a_kind_without_the_seal_breaks_it(
+    tmp_path: Path, check: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = bubblewrap_argv.bubblewrap_options
+
+    def with_namespaces(layout: bubblewrap_argv.BubblewrapLayout) -> list[str]:
+        return [each for each in options(layout) if each != "--disable-userns"]
+
+    monkeypatch.setattr(bubblewrap_argv, "bubblewrap_options", with_namespaces)
+    async with serving(Machine(tmp_path, kind=Unsealed)) as machine:
+        problem = (await checked(machine.access(), check)).problem
+    if check is kernel_keys_are_out_of_reach and not has_keys():
+        return
+    assert problem.startswith(("ContractBroken: got ", "_Failed: got ")), problem
+    assert "the attack itself failed" not in problem
+
+
+async def test_attacks_are_not_let_loose_on_a_server_whose_sandboxes_have_capabilities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain process of root's could mount over the server's own directories."""
+    box = await FakeProvider([ProcessResult(exit_code=1, stdout=b"2\n", stderr=b"")]).create(SandboxSpec(owner="o"))
+
+    async def made(_: ContractTrial) -> FakeSandbox:
+        return box
+
+    monkeypatch.setattr(ContractTrial, "box", made)
+    access = ServerAccess(url="http://127.0.0.1:1", token_file=token_file(tmp_path))
+    assert "has capabilities" in (await checked(access, there_are_no_further_namespaces)).problem
+    assert box.files == {}

@@ -12,9 +12,11 @@ import pytest
 
 from sandbox.attack import limits, wire
 from sandbox.attack.catalogue import Attack, attacks
+from sandbox.attack.naive import naive
 from sandbox.attack.run import CONTAINED, CONTROL, NOT_APPLICABLE, NOT_CONTAINED, SOFT, Attacker, Try, attack, report
 from sandbox.attack.surroundings import MODULES, Surroundings
-from sandbox.isolators.payload import joined
+from sandbox.errors import SandboxError
+from sandbox.isolators.payload import joined, server_source
 from sandbox.lifetime import cgroup
 from sandbox.protocol import Mount, Sandbox, SandboxLimits, SandboxProvider
 from tests.sandbox.conftest import ISOLATED, TOOLS_DIR, WITHOUT_PYTHON, Create
@@ -132,6 +134,14 @@ async def brought(sandbox: Sandbox, program: str, facts: Mapping[str, object]) -
     result = await sandbox.run([*python, "/tmp/attack.py", program, json.dumps(facts)])
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
+
+
+def test_attacks_on_the_protocol_have_no_control_where_a_guard_of_the_server_is_not_found() -> None:
+    server = server_source()
+    compile(naive(server), "server", "exec")
+    assert naive(server) != server
+    with pytest.raises(SandboxError, match="no control"):
+        naive(server.replace(b"configured already", b"configured before"))
 
 
 def test_no_attack_is_without_its_program_and_names_are_unique() -> None:

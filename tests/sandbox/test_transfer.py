@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.protocol import Sandbox, SandboxLimits
+from sandbox.errors import SandboxGone
+from sandbox.isolators.bubblewrap import BubblewrapProvider
+from sandbox.protocol import Sandbox, SandboxLimits, SandboxSpec
 from tests.sandbox.conftest import EVERYWHERE, Create
 
 pytestmark = pytest.mark.anyio
 everywhere = pytest.mark.parametrize("kind", EVERYWHERE, indirect=True)
 isolated = pytest.mark.parametrize("kind", ["apptainer", "bubblewrap", "bubblewrap-without-python"], indirect=True)
 
+REPLACED = b'.encode("utf-8", "replace")\n    connection.sendall'
 SIZE = 1_000_000_000
 AT = (0, 123_456_789, 500_000_000, SIZE - 5000)  # where the large file is not zero
 
@@ -37,6 +40,13 @@ def place(tmp_path: Path) -> Path:
 def source(place: Path, noise: bytes) -> Path:
     path = place / "source"
     path.write_bytes(noise)
+    return path
+
+
+@pytest.fixture
+def small(place: Path) -> Path:
+    path = place / "small"
+    path.write_text("new")
     return path
 
 
@@ -139,6 +149,49 @@ async def test_a_link_stays_and_what_it_leads_to_is_replaced(sandbox: Sandbox, s
     await sandbox.upload(source, "a/../b/link")
     assert (await sandbox.bash("readlink b/link")).output == "../a/real\n"
     assert await sandbox.read_file("a/real") == noise
+
+
+NOT_UTF_8 = r"""d=$'\xff\xfe-d\xe9'; f=$'f\xe9\x80'; """
+LINKED = f"""{NOT_UTF_8} mkdir "$d"; echo old > "$d/$f"; ln -s "$d/$f" file; ln -s "$d" directory
+ln -s "$d/new/$f" new; ln -s "$d/$f/no" no"""
+
+
+@everywhere
+async def test_a_link_to_a_name_that_is_not_utf_8_is_followed(sandbox: Sandbox, small: Path) -> None:
+    assert (await sandbox.bash(LINKED)).exit_code == 0
+    for name, place in (("file", '"$d/$f"'), ("new", '"$d/new/$f"'), ("directory/plain", '"$d/plain"')):
+        await sandbox.upload(small, name)
+        assert await sandbox.read_file(name) == b"new"
+        found = await sandbox.run(["bash", "-c", f"{NOT_UTF_8} cat {place}"])
+        assert found.stdout == b"new", place
+    assert (await sandbox.bash("ls -lA | grep -c -- '-> '")).output == "4\n"  # the links have stayed
+
+
+@everywhere
+async def test_an_error_at_a_name_that_is_not_utf_8_shows_the_rest_of_it(sandbox: Sandbox, source: Path) -> None:
+    await sandbox.bash(LINKED)
+    for error, name in ((IsADirectoryError, "directory"), (FileExistsError, "no")):
+        with pytest.raises(error, match=r"\?\?-d\?"):
+            await sandbox.upload(source, name)
+    assert (await sandbox.bash("echo on")).output == "on\n"
+
+
+async def test_a_server_that_names_it_as_it_is_would_give_no_answer(tmp_path: Path, source: Path) -> None:
+    """The control: text of JSON has no half characters."""
+
+    def plain(server: bytes) -> bytes:
+        assert server.count(REPLACED) == 1
+        return server.replace(REPLACED, REPLACED.replace(b'"utf-8", "replace"', b""))
+
+    provider = BubblewrapProvider("node-1", tmp_path / "state", edit=plain)
+    try:
+        box = await provider.create(SandboxSpec(owner="o"))
+        await box.bash(LINKED)
+        with pytest.raises(SandboxGone):
+            await box.upload(source, "directory")
+        await box.close()
+    finally:
+        await provider.aclose()
 
 
 @isolated

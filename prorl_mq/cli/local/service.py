@@ -5,7 +5,6 @@ Redis still answer, then the API ends, then the backend, and Redis last.
 """
 
 import asyncio
-import contextlib
 import os
 import shutil
 import ssl
@@ -20,20 +19,17 @@ import httpx
 import msgspec
 
 from prorl_mq import local_token
-from prorl_mq.cli.local import place, programs
+from prorl_mq.cli.local import backends, place, programs
 from prorl_mq.cli.local.redis_child import RedisChild, binary
-from prorl_mq.cli.local.settings import AUTO, POOL, ServiceSettings
-from prorl_mq.client import AsyncClient
+from prorl_mq.cli.local.settings import AUTO, ServiceSettings
 from prorl_mq.clock import monotonic
 from prorl_mq.dashboard.settings import DATABASE, dashboard_token
-from prorl_mq.errors import NotFound, ProrlError
+from prorl_mq.errors import ProrlError
 from prorl_mq.process import ownership, redis_server
 from prorl_mq.process.chain import Chain
 from prorl_mq.process.children import Child, Guard, Program, Say
 from prorl_mq.process.ports import free_port, require_free
 from prorl_mq.process.recorder import Recorder
-from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
-from prorl_mq.store import pools
 from prorl_mq.store.archive.place import archive_of
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads.place import payloads_of
@@ -128,7 +124,7 @@ class LocalService:
         if own_redis:  # nobody else's workers can have made them
             await self._sweep()
             if left_behind:
-                await _forget_backend(redis, left_behind)
+                await backends.forget(redis, left_behind)
         await self._choose_sandbox()
         await self._start_api_and_workers(redis)
         if settings.dashboard:
@@ -265,11 +261,8 @@ class LocalService:
         return (await self._stack.enter_async_context(Recorder(address, self.settings.answers))).address
 
     async def _join_backends(self, addresses: Sequence[str]) -> None:
-        if not addresses:
-            return
-        async with AsyncClient(self.url, token=self.token or os.environ.get(local_token.TOKEN)) as client:
-            for address in addresses:
-                await client.add_backend(POOL, address)
+        if addresses and self.redis:
+            await backends.join(self.redis, self.url, self.token or os.environ.get(local_token.TOKEN), addresses)
         self.backends = list(dict.fromkeys([*self.backends, *addresses]))
 
     async def _wait_for(
@@ -309,17 +302,6 @@ class LocalService:
         if argv is not None:
             process = await asyncio.create_subprocess_exec(*argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
             await process.wait()
-
-
-async def _forget_backend(redis: RedisSettings, address: str) -> None:
-    """A local backend of an earlier service is gone, however that one ended: its jobs must not be sent to it."""
-    client = connect(redis)
-    try:
-        store = Store(client, Keys(redis.namespace), name="prorl-mq", outage_ms=5_000)
-        with contextlib.suppress(NotFound):
-            await pools.remove(store, pool_ref(DEFAULT_TENANT, POOL), address, drain=False)
-    finally:
-        await client.aclose()
 
 
 async def _cancelled(task: "asyncio.Task[Any]") -> None:

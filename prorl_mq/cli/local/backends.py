@@ -1,0 +1,57 @@
+"""The backends that `up` was given join a pool with the operator's rights, and leave it with the service."""
+
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Sequence
+
+import httpx
+
+from prorl_mq.cli.local.settings import POOL
+from prorl_mq.errors import ConfigurationError, NotFound
+from prorl_mq.schema.ids import TenantId, pool_ref
+from prorl_mq.service.backends import Registrar
+from prorl_mq.store import pools
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.pools import BackendInfo
+from prorl_mq.store.server.connection import RedisSettings, connect
+from prorl_mq.store.store import Store
+
+
+async def join(redis: RedisSettings, url: str, token: str | None, addresses: Sequence[str]) -> None:
+    """To the pool of the tenant whose token it is. Raises `ConfigurationError`."""
+    tenant = await _tenant(url, token)
+    async with _store(redis) as store:
+        for address in addresses:
+            try:
+                await Registrar().add(store, pool_ref(tenant, POOL), BackendInfo(address=address))
+            except ValueError as error:
+                raise ConfigurationError(f"--backend {address}: {error}") from None
+
+
+async def forget(redis: RedisSettings, address: str) -> None:
+    """A local backend of an earlier service is gone, however that one ended: its jobs must not be sent to it."""
+    async with _store(redis) as store:
+        for pool in await pools.names(store):
+            with contextlib.suppress(NotFound):
+                await pools.remove(store, pool, address, drain=False)
+
+
+async def _tenant(url: str, token: str | None) -> TenantId:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the address is on this machine
+    async with httpx.AsyncClient(trust_env=False, verify=plain, headers=headers) as client:
+        answer = await client.get(f"{url}/v1/access")
+    if not answer.is_success:
+        raise ConfigurationError(
+            "PRORL_TOKEN is not in the file of --tokens: give the token of the tenant to whose pool the backends belong"
+        )
+    return TenantId(answer.json()["tenant"])
+
+
+@contextlib.asynccontextmanager
+async def _store(redis: RedisSettings) -> AsyncIterator[Store]:
+    client = connect(redis)
+    try:
+        yield Store(client, Keys(redis.namespace), name="prorl-mq", outage_ms=5_000)
+    finally:
+        await client.aclose()
