@@ -209,7 +209,7 @@ TASK = (
             metavar="NAME", nargs="*"),
     Setting("--rows", "check the rows of this file instead, without sandboxes, by MODULE's family or the included",
             type=Path, metavar="FILE"),
-    Setting("--json", "with --rows: the faults as JSON", alone=True),
+    replace(JSON, help="with --rows the faults, or the list of `release`, as JSON"),
     Setting("--repeat", "run each example so often, and name those whose worlds or scores differ", type=positive,
             default=1, metavar="K"),
     SANDBOX,
