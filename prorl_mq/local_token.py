@@ -1,6 +1,6 @@
-"""The token of a service on loopback: in the state directory, for its owner's eyes alone.
+"""The token of a service on loopback: in the state directory, for its owner's eyes alone. Beside it, its address.
 
-Commands and clients of the same user find it there; other users of the machine do not.
+Commands and clients of the same user find both there; other users of the machine do not.
 """
 
 import contextlib
@@ -17,6 +17,8 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.private_files import private
 
 FILE: Final = "token"
+ADDRESS: Final = "address"
+URL: Final = "http://127.0.0.1:8080"  # where no service has left another one
 STATE: Final = "PRORL_STATE"
 TOKEN: Final = "PRORL_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -72,6 +74,13 @@ def found(url: str, state_dir: Path | None = None) -> str | None:
 def place(state_dir: Path | None = None) -> Path:
     """The file where a client looks."""
     return (state_dir or Path(os.environ.get(STATE) or ".state")) / FILE
+
+
+def address(state_dir: Path | None = None) -> str:
+    """The API of the service of a state directory, which `up` leaves there while it runs."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return place(state_dir).with_name(ADDRESS).read_text("ascii").strip() or URL
+    return URL
 
 
 def is_loopback(host: str) -> bool:

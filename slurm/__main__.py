@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from prorl_mq.errors import ConfigurationError, ProrlError
@@ -19,7 +20,7 @@ from prorl_mq.settings import Setting, SubCommand, add_commands
 from slurm import commands, demand, spec_file
 from slurm.crew import Stopping, say
 from slurm.deployed import prepare, store_of, submitting, tasks
-from slurm.report import report
+from slurm.report import StatusReport, notes, report
 from slurm.script import BatchScript, array_script, scripts
 from slurm.spec import Deployment
 from slurm.tasks import SlurmTask
@@ -82,16 +83,21 @@ async def _submit(deployment: Deployment, given: argparse.Namespace) -> int:
     return 0
 
 
-async def _status(deployment: Deployment, _: argparse.Namespace) -> int:
+async def _status(deployment: Deployment, given: argparse.Namespace) -> int:
     found, nodes = await tasks(deployment), await commands.nodes()
     seen, trouble, kept = None, "", ""
     try:
         async with store_of(deployment, "viewer", name="prorl-slurm", outage_ms=2_000) as store:
             seen = await demand.read(store)
-            kept = f"\n\npayloads: {await payload_files.told(store.payloads)}"
+            kept = await payload_files.told(store.payloads)
     except ProrlError as error:
         trouble = str(error)
-    print(report(deployment, found, nodes, seen, trouble) + kept)
+    if given.json:
+        said = StatusReport(tasks=found, nodes=nodes, redis=seen, trouble=trouble, payloads=kept,
+                    notes=notes(deployment, found, nodes, seen))  # fmt: skip
+        print(msgspec.json.encode(said).decode())
+    else:
+        print(report(deployment, found, nodes, seen, trouble) + (f"\n\npayloads: {kept}" if kept else ""))
     return 0
 
 
@@ -164,7 +170,10 @@ SUB_COMMANDS: Final = {
         "submit the deployment's jobs",
         (*DEPLOYMENT, JOBS, Setting("--test-only", "ask Slurm, submit nothing", alone=True)),
     ),
-    "status": SubCommand("what runs, what waits, and what went wrong", DEPLOYMENT),
+    "status": SubCommand(
+        "what runs, what waits, and what went wrong",
+        (*DEPLOYMENT, Setting("--json", "print it as JSON", alone=True)),
+    ),
     "scale": SubCommand(
         "adjust the number of tasks to the work",
         (

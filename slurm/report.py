@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from prorl_mq.process.screen.tables import table
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.workers import WorkerStatus
@@ -22,6 +24,17 @@ ENDS: Final = {
 }
 BAD_NODES: Final = ("down", "drain", "fail", "maint", "unknown")
 WORKERS: Final = {TaskKind.NODE: 2, TaskKind.INIT: 1, TaskKind.RUN: 1, TaskKind.EVAL: 1}
+
+
+class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The same for programs. `redis` is null where it cannot be asked; `trouble` says why."""
+
+    tasks: Sequence[SlurmTask]
+    nodes: Mapping[str, str]
+    redis: Demand | None
+    trouble: str
+    payloads: str
+    notes: Sequence[str]
 
 
 def report(

@@ -88,6 +88,12 @@ sample_turns = Histogram(
 forks = Counter("prorl_trajectory_forks", "Segments of trajectories beyond the first.", registry=REGISTRY)
 
 
+# What alerts count is there from the start, so that its first time is a rise from 0.
+for _counter, _values in ((refused, ("stale", "gone")), (image_fetches, ("fetched", "failed"))):
+    for _value in _values:
+        _counter.labels(_value)
+
+
 def stored(size: int, *, in_file: bool, fault: bool) -> None:
     """Counts a stored payload."""
     payload_bytes.labels("file" if in_file else "redis").inc(size)

@@ -23,8 +23,9 @@ export function rawButton(place) {
   return button;
 }
 
-// `kind`: message, result or arguments. `more` fetches the whole text; without it the cut is only told.
-export function text(part, more, kind = "message") {
+// `kind`: message, result or arguments. `more` fetches the whole text; without it the cut is only told. *Copy* stands
+// beside `title`; without one it lies on the text.
+export function text(part, more, kind = "message", title = null) {
   let now = part.text;
   let open = false;
   let cut = false;
@@ -40,9 +41,9 @@ export function text(part, more, kind = "message") {
   paint();
   const complete = part.characters <= [...part.text].length;
   const copied = copyButton(complete || !more ? async () => part.text : more);
-  if (complete) return [place, copied];
-  const rest = `${whole(part.characters)} characters in all`;
-  if (!more) return [place, copied, h("p", { class: "fine" }, rest)];
+  const head = title ? [h("div", { class: "titled" }, title, copied), place] : [h("div", { class: "untitled" }, place, copied)];
+  if (complete) return head;
+  if (!more) return [...head, h("p", { class: "fine" }, `${whole(part.characters)} characters in all`)];
   const button = h("button", { type: "button", onclick: async () => {
     button.disabled = true;
     try {
@@ -57,8 +58,12 @@ export function text(part, more, kind = "message") {
       button.textContent = `${error.message}: try again`;
     }
   } }, `Show all ${whole(part.characters)} characters`);
-  return [place, copied, h("p", {}, button)];
+  return [...head, h("p", {}, button)];
 }
+
+// What a reward rests on, by name: of a judge its prompt and its votes.
+export const evidence = (found) => Object.entries(found ?? {}).map(([name, value]) =>
+  h("div", { class: "message" }, h("p", { class: "role" }, name), h("pre", { class: "text" }, typeof value === "string" ? value : JSON.stringify(value, null, 2))));
 
 // Copies the whole text as it was written. Browsers have no clipboard for plain HTTP from another machine.
 function copyButton(all) {

@@ -15,6 +15,10 @@ function resolved(name) {
   return color;
 }
 
+// One task a chart: a page of them would block clicks for as long as all take together.
+let turn = Promise.resolve();
+const inTurn = (draw) => { turn = turn.then(() => new Promise((done) => setTimeout(done))).then(draw).catch(reportError); };
+
 // `series`: [{name, values}], a value for each of `xs`; null is a gap. `label(x)` names a place, `show(value)` a value.
 export function lines(title, xs, series, { label, show, time = false, signal }) {
   const place = h("div", { class: "plot", role: "img", "aria-label": told(title, xs, series, label, show) });
@@ -23,6 +27,7 @@ export function lines(title, xs, series, { label, show, time = false, signal }) 
   const at = (index) => { read.textContent = index === null || index === undefined ? " " : said(index, xs, series, label, show); };
   let drawn = null;
   const draw = () => {
+    if (signal.aborted) return;
     drawn?.destroy();
     const size = { width: Math.max(200, place.clientWidth), height: HEIGHT };
     drawn = new uPlot({ ...size, ...options(series, { show, time, at }) }, [xs, ...series.map((each) => each.values)], place);
@@ -30,11 +35,11 @@ export function lines(title, xs, series, { label, show, time = false, signal }) 
   // Drawn when it is on the page, and again in another width or colour.
   let width = 0;
   const observer = new ResizeObserver(() => {
-    if (place.clientWidth && Math.abs(place.clientWidth - width) > 1) { width = place.clientWidth; draw(); }
+    if (place.clientWidth && Math.abs(place.clientWidth - width) > 1) { width = place.clientWidth; inTurn(draw); }
   });
   observer.observe(place);
   const scheme = matchMedia("(prefers-color-scheme: dark)");
-  scheme.addEventListener("change", draw, { signal });
+  scheme.addEventListener("change", () => inTurn(draw), { signal });
   signal.addEventListener("abort", () => { observer.disconnect(); drawn?.destroy(); });
   return figure;
 }

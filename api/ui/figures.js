@@ -56,6 +56,36 @@ export function inRow(parts) {
   });
 }
 
+// How many slots of each stage groups kept busy on average in parts of time, {from, ms}. Their samples' seconds count
+// where they were spent at the latest: EVAL until the group closed, RUN before it, INIT before that. Null without times.
+export function busy(groups, parts) {
+  const timed = groups.filter((group) => group.closed_ms);
+  if (!timed.length) return parts.map(() => ({ init: null, run: null, eval: null }));
+  const found = parts.map(() => ({ init: 0, run: 0, eval: 0 }));
+  for (const group of timed) {
+    let end = group.closed_ms;
+    for (const stage of ["eval", "run", "init"]) {
+      const each = perSample(group, stage);
+      parts.forEach(({ from, ms }, place) => {
+        const within = Math.min(end, from + ms) - Math.max(end - each, from);
+        if (within > 0) found[place][stage] += (within * Math.max(1, group.ended)) / ms;
+      });
+      end -= each;
+    }
+  }
+  return found;
+}
+
+const perSample = (group, stage) => (1000 * (group.seconds[stage] ?? 0)) / Math.max(1, group.ended);
+
+// The time from the first sample of some groups to the last one's end, as far as `busy` knows it.
+export function spanOf(groups) {
+  const timed = groups.filter((group) => group.closed_ms);
+  const begins = timed.map((group) => group.closed_ms - ["init", "run", "eval"].reduce((total, stage) => total + perSample(group, stage), 0));
+  const from = begins.reduce((a, b) => Math.min(a, b), Infinity);
+  return { from, ms: Math.max(1, timed.reduce((last, group) => Math.max(last, group.closed_ms), 0) - from) };
+}
+
 // Equal parts of the range of some values: {from, to, count}.
 export function bins(values, count) {
   if (!values.length) return [];

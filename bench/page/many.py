@@ -27,15 +27,16 @@ PATIENCE_MS: Final = 300_000
 
 
 def write_groups(path: Path) -> None:
-    """As `submit` writes them, without tokens."""
+    """As `submit` writes them, without tokens. No two notes of graders are alike."""
     chance = random.Random(1)
     with path.open("wb") as file:
         for number in range(GROUPS):
             name = f"step-{number * STEPS // GROUPS}-{number}"
+            rewards = [float(chance.random() < number / GROUPS) for _ in range(SAMPLES)]
             samples = [
-                SampleRecord(job_id=f"r:{name}:{place}", index=place, outcome=Outcome.COMPLETED, turns=3,
-                             reward=float(chance.random() < number / GROUPS))
-                for place in range(SAMPLES)
+                SampleRecord(job_id=f"r:{name}:{place}", index=place, outcome=Outcome.COMPLETED, turns=3, reward=reward,
+                             note=f"the answer is {chance.randrange(GROUPS)}, and not {number}")
+                for place, reward in enumerate(rewards)
             ]  # fmt: skip
             record = GroupRecord(
                 run_id="r", batch_id=f"step-{number * STEPS // GROUPS}", group_id=name, task_id=f"task-{number % 500}",

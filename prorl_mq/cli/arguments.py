@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from prorl_mq import __version__
 from prorl_mq.cli.values import count, pause_seconds, port, quota, share, whole
+from prorl_mq.local_token import URL
 from prorl_mq.process.arguments import Parser, positive, unknown
 from prorl_mq.schema.status import PAUSE_MS
 from prorl_mq.settings import KEEP, NAMESPACE, OPEN, REDIS, STATE_DIR, Setting, SubCommand, add_commands, add_version
 
-URL = "http://127.0.0.1:8080"
 FAMILIES = (
     "code", "gem", "gym_entries", "human_eval", "if_eval", "math", "reasoning_gym", "reward_service", "stem", "swe",
     "textarena", "tool_call", "verifiers",
@@ -209,7 +209,7 @@ TASK = (
             metavar="NAME", nargs="*"),
     Setting("--rows", "check the rows of this file instead, without sandboxes, by MODULE's family or the included",
             type=Path, metavar="FILE"),
-    Setting("--json", "with --rows: the faults as JSON", alone=True),
+    replace(JSON, help="with --rows the faults, or the list of `release`, as JSON"),
     Setting("--repeat", "run each example so often, and name those whose worlds or scores differ", type=positive,
             default=1, metavar="K"),
     SANDBOX,

@@ -5,8 +5,6 @@ import sys
 from typing import Final
 
 from prorl_mq import local_token
-from prorl_mq.cli.arguments import URL
-from prorl_mq.cli.local.place import api_of
 from prorl_mq.client import AsyncClient
 from prorl_mq.client.transport import Unreachable
 from prorl_mq.clock import monotonic
@@ -17,7 +15,7 @@ AGAIN_S: Final = 10.0  # between two remarks
 
 def reach(given: argparse.Namespace, *, patience_s: float = 60.0) -> AsyncClient:
     """A client that waits up to `patience_s` for a service that does not answer, and says so after a second."""
-    url = given.url or api_of(getattr(given, "state_dir", local_token.place().parent)) or URL
+    url = given.url or local_token.address(getattr(given, "state_dir", None))
     token = given.token
     if token is None and "state_dir" in given:  # a client looks where this process's directory is said to be
         token = local_token.found(url, given.state_dir)

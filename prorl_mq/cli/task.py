@@ -23,7 +23,7 @@ async def run(given: argparse.Namespace) -> int:
     """The exit code is that of the check."""
     if given.action == "release":
         async with service_redis(given) as store:
-            print(await _released(store, given.names))
+            print(await _released(store, given.names, as_json=given.json))
         return 0
     if given.action == "check":
         return await _checked(_program(given))
@@ -50,13 +50,15 @@ async def _judged(store: Store, found: Flakiness) -> str:
     return f"{', '.join(released)}: released from quarantine" if released else f"{names}: not in quarantine"
 
 
-async def _released(store: Store, names: Sequence[str]) -> str:
-    """Without names, those in quarantine."""
+async def _released(store: Store, names: Sequence[str], *, as_json: bool) -> str:
+    """Without names, those in quarantine, by name with the reason."""
     held = await families.quarantined(store)
     if unknown := [each for each in names if each not in held]:
         raise ConfigurationError(f"not in quarantine: {', '.join(unknown)}; there are: {', '.join(held) or 'none'}")
     if names:
         return f"released: {', '.join(await families.release(store, names))}"
+    if as_json:
+        return msgspec.json.encode(held).decode()
     return "\n".join(f"{name}: {why}" for name, why in held.items()) or "no task family is in quarantine"
 
 

@@ -1,5 +1,6 @@
 """The client of a trainer that runs an event loop."""
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -7,6 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from prorl_mq import local_token
 from prorl_mq.client.following import Following
 from prorl_mq.client.http import HttpDoor
 from prorl_mq.client.patience import Waiting, persistently
@@ -33,6 +35,7 @@ class AsyncClient:
     """Speaks to the service at `url`: http(s):// to its API; redis(s):// or unix:// straight to its Redis.
 
     A path (it begins with `/` or `.`) is the rendezvous file in which a service on a cluster says where its API is.
+    Without a `url` it is PRORL_URL, or the service that `prorl-mq up` runs in PRORL_STATE (`.state`).
 
     A call waits up to `patience_s` for a service that restarts or has no room; each may be sent twice. `token` and
     `uds` are for HTTP, `tenant` and `namespace` for Redis. Raises `ServiceError` with what the service said.
@@ -40,7 +43,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         token: str | None = None,
         uds: str | None = None,
@@ -48,7 +51,7 @@ class AsyncClient:
         namespace: str = "prorl",
         patience_s: float = 60.0,
     ) -> None:
-        self.url = url
+        self.url = url = url or os.environ.get("PRORL_URL") or local_token.address()
         self.patience_s = patience_s
         self.waiting: Waiting | None = None  # told while the service does not answer
         self._repeats = Repeats()

@@ -24,7 +24,7 @@ class Client(Threaded):
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         token: str | None = None,
         uds: str | None = None,

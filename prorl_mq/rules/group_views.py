@@ -11,6 +11,8 @@ from prorl_mq.schema.messages import GroupRecord, SampleRecord
 from prorl_mq.schema.trajectory import FAILING_TOOLS
 
 SHOWN: Final = 64  # rewards of a group in a list of groups
+NOTES: Final = 4
+NOTE_CHARS: Final = 160
 
 
 class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,7 @@ class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: int = 0
     tool_failures: Mapping[str, int] = {}  # of each tool; of the 16 that failed most
     errors: Mapping[str, int] = {}  # samples that ended in an error, by its type
+    notes: Mapping[str, int] = {}  # graders' words on samples without a reward above 0: how 4 begin, and on how many
     seconds: Mapping[str, float] = {}  # in each stage, of all samples together
     versions: tuple[int, int] | None = None  # of the policy: the oldest and newest that its tokens are of
 
@@ -107,9 +110,16 @@ def summary_of(*, records: Sequence[SampleRecord], reason: str | None = None, **
         tool_failures=dict(failures.most_common(FAILING_TOOLS)),
         seconds={stage: round(spent, 3) for stage, spent in seconds.items()},
         errors=dict(Counter(record.error.type for record in kept if record.error is not None)),
+        notes=dict(_notes(kept).most_common(NOTES)),
         versions=(min(versions), max(versions)) if versions else None,
         **about,
     )
+
+
+def _notes(records: Sequence[SampleRecord]) -> Counter[str]:
+    """Of samples that EVAL saw: an error is told as such."""
+    failed = [record for record in records if record.note and not (record.reward or 0) > 0 and record.error is None]
+    return Counter((record.note or "")[:NOTE_CHARS] for record in failed)
 
 
 def _closed_ms(record: GroupRecord) -> int | None:

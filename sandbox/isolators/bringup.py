@@ -50,7 +50,10 @@ async def bring_up(
 
     `sealed`: a sandbox whose children are not is a failure.
     """
-    started = await _finished(start, collector)
+    try:
+        started = await _finished(start, collector)
+    except OSError as error:  # its directory cannot be made: a full disk, or one that is away
+        raise start_failed(owner, str(error)) from error
     sandbox = client.SocketSandbox(started.handle)
     try:
         async with asyncio.timeout(START_S):

@@ -119,6 +119,26 @@ async def test_clients_find_the_token_and_find_the_next_one_when_the_service_has
             assert await client.runs() == []
 
 
+@pytest.mark.anyio
+async def test_clients_find_the_address_that_the_service_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is named goes first; where nothing runs it is the usual port, at which the next service will be."""
+
+    async def asked(url: str | None = None) -> str:
+        async with AsyncClient(url) as client:
+            return client.url
+
+    monkeypatch.delenv("PRORL_URL", raising=False)
+    monkeypatch.setenv(local_token.STATE, str(tmp_path))
+    assert await asked() == "http://127.0.0.1:8080"
+    (tmp_path / "address").write_text("http://127.0.0.1:4321")
+    assert await asked() == "http://127.0.0.1:4321"
+    monkeypatch.setenv("PRORL_URL", "http://node:1")
+    assert await asked() == "http://node:1"
+    assert await asked("http://node:2") == "http://node:2"
+
+
 def test_no_address_but_this_machines_gets_the_token(tmp_path: Path) -> None:
     made = local_token.made(tmp_path)
     for url in ("http://127.0.0.1:8080", "http://localhost:1/x", "http://[::1]:80", "http://127.9.9.9"):

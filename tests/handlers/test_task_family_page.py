@@ -1,6 +1,7 @@
 """Who types the page as it is written has a working task family."""
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -86,6 +87,8 @@ async def test_a_flaky_family_keeps_its_promises_is_named_and_in_quarantine_unti
     assert "anagrams: in quarantine, no group of it begins until it is released" in done.stdout
     listed = await asyncio.to_thread(run, typed, "-c", CLI, "task", "release", *redis)
     assert listed.stdout == "anagrams: example 1: 1 of 1 repeats differ, first at turn 0, the prompt\n"
+    as_json = await asyncio.to_thread(run, typed, "-c", CLI, "task", "release", "--json", *redis)
+    assert json.loads(as_json.stdout) == dict([listed.stdout.strip().split(": ", 1)])
     unknown = await asyncio.to_thread(run, typed, "-c", CLI, "task", "release", "anagram", *redis)
     assert (unknown.returncode, "not in quarantine: anagram; there are: anagrams" in unknown.stderr) == (2, True)
     (typed / "anagrams.py").write_text(text)

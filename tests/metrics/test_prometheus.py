@@ -19,7 +19,7 @@ from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.api.process import started
 from tests.api.service import announce_source, batch
-from tests.metrics.table import ROOT, series
+from tests.metrics.table import ROOT, rows, series
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +60,18 @@ def test_each_alert_fires_in_trouble_and_none_in_calm(promtool: Path) -> None:
     alerts = re.findall(r"alert: (\w+)", (OPS / "alerts.yml").read_text())
     told = (OPS / "alerts_test.yml").read_text()
     assert [alert for alert in alerts if f'alertname="{alert}"' not in told] == []
+
+
+def test_what_an_alert_counts_of_a_worker_is_there_before_it_first_happens() -> None:
+    """`increase` sees no rise where a series begins with its first burst: the alert would miss it."""
+    text = (OPS / "alerts.yml").read_text()
+    wanted = re.findall(r'(?:increase|rate)\((prorl_\w+)\{(\w+)="(\w+)"\}', text)
+    ours = {row.name + "_total" for row in rows() if "worker" in row.sources}
+    code = "import workers.metrics as m, prometheus_client as p; print(p.generate_latest(m.REGISTRY).decode())"
+    fresh = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = [(name, label, value) for name, label, value in wanted if name in ours]
+    assert len(found) >= 2
+    assert [each for each in found if f'{each[0]}{{{each[1]}="{each[2]}"}} 0.0' not in fresh] == []
 
 
 def test_the_example_configuration_is_valid(promtool: Path) -> None:

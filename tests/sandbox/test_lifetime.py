@@ -249,6 +249,18 @@ async def test_what_a_dead_maker_left_half_made_is_swept(state_dir: Path, provid
     assert not directory.exists()
 
 
+async def test_where_no_directory_can_be_made_the_start_has_failed(
+    state_dir: Path, provider: SandboxProvider, create: Create
+) -> None:
+    """As on a full disk. A bare `OSError` would pass the guard of the node, which would take job after job."""
+    label.root(state_dir).parent.mkdir(parents=True, exist_ok=True)
+    label.root(state_dir).touch()
+    with pytest.raises(SandboxStartFailed, match="sandboxes"):
+        await create()
+    label.root(state_dir).unlink()
+    assert (await (await create()).bash("echo 42")).output == "42\n"
+
+
 @pytest.mark.parametrize("kind", ISOLATED, indirect=True)
 async def test_a_failed_start_says_why_in_the_isolators_words(
     provider: SandboxProvider, state_dir: Path, create: Create

@@ -265,3 +265,7 @@ def test_status_without_a_redis_still_says_what_slurm_knows(
     assert "17_0 (node): it reached its time limit; its jobs continue elsewhere" in said
     assert "Redis cannot be reached: the rendezvous" in said
     assert "node n2 does not answer (down*)" in said
+    told = json.loads(prorl("status", "--json")[1])
+    assert (told["tasks"][0]["state"], told["nodes"]["n2"], told["redis"]) == ("TIMEOUT", "down*", None)
+    assert "the rendezvous" in told["trouble"]
+    assert told["notes"][-1] in said

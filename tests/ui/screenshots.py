@@ -59,7 +59,7 @@ def fill(stand: Stand) -> None:
     stand.closed("ledger-rl", 3)
     stand.version(2)
     stand.announce(2)
-    hard = tale(missed(), prompt=PROMPT, rewards=(0.0,))
+    hard = {**tale(missed(), prompt=PROMPT, rewards=(0.0,)), "judged": True}
     slow = tale(solved(HOURS_MS), missed(), prompt=PROMPT, rewards=(1.0, 0.0))
     twice = tale(solved(3_000), missed(), prompt=PROMPT, rewards=(1.0, 0.0))
     tasks = [(f"ledger-{7 * number + 11}", hard if number % 3 == 2 else mixed) for number in range(8)]
@@ -76,10 +76,10 @@ def fill(stand: Stand) -> None:
 
 
 PAGES: Final = {
-    "overview": "", "runs": "runs", "run": "runs/ledger-rl", "batch": "batches/ledger-rl:step-42",
+    "overview": "", "run": "runs/ledger-rl", "batch": "batches/ledger-rl:step-42",
     "group": "groups/ledger-rl:step-42-0", "job": "jobs/ledger-rl:step-42-0:0",
     "trajectory": "trajectories/ledger-rl:step-42-0:0/0", "compare": "compare/ledger-rl:step-42-0/0,1",
-    "backends": "backends",
+    "backends": "backends", "charts": "charts/ledger-rl/step", "failures": "failures/ledger-rl",
 }  # fmt: skip
 DASHBOARD: Final = (
     ("queues", "queues", "eval"), ("jobs", "jobs/eval/finished/10/desc/1", "ledger-rl"),
@@ -139,6 +139,9 @@ def prepare(page: Page, stand: Stand, name: str) -> None:
         page.evaluate(
             "document.querySelectorAll('.turn, .prompt').forEach((e) => e.style.contentVisibility = 'visible')"
         )
+    if name == "failures":
+        page.get_by_role("region", name="What graders said").get_by_role("button").first.click()
+        page.get_by_role("status").filter(has_text="votes").wait_for()
     if name == "overview":
         page.locator("#live", has_text="live").wait_for()
         batch = f"seen-{len(stand.get('runs/ledger-eval/batches')['batches'])}"

@@ -28,11 +28,12 @@ class Tale(msgspec.Struct, frozen=True):
     prompt: str
     scripts: list[list[Scene]]
     rewards: list[float]
+    judged: bool = False  # by a judge that says what it was asked and how it voted
 
 
 class Story:
     data_sources = ("story",)
-    schema = Schema(required=("prompt", "scripts", "rewards"))
+    schema = Schema(required=("prompt", "scripts", "rewards"), optional=("judged",))
     needs_sandbox = False
 
     async def init(self, context: Init) -> Prepared:
@@ -67,9 +68,14 @@ class Story:
         return Ran(trajectory=Trajectory(segments=[segment], turns=turns, stop_reason="finish"), export=context.carry)
 
     async def eval(self, context: Eval) -> Score:
-        rewards = msgspec.convert(context.job.payload, Tale).rewards
-        reward = rewards[context.export % len(rewards)]
-        return Score(reward=reward, parts={"tests passed": reward, "format": 1.0})
+        tale = msgspec.convert(context.job.payload, Tale)
+        reward = tale.rewards[context.export % len(tale.rewards)]
+        parts = {"tests passed": reward, "format": 1.0}
+        if not tale.judged:
+            return Score(reward=reward, parts=parts)
+        vote = "YES" if reward > 0 else "NO"
+        told = {"judge": "oracle", "prompt": f"Is it right?\n{tale.prompt}", "votes": [vote, "NO", vote]}
+        return Score(reward=reward, parts=parts, note=f"judge oracle: {vote} NO {vote}", evidence=told)
 
 
 async def logged(log: TurnLog | None, sent: int, done: Completion, scene: Scene) -> None:

@@ -1,10 +1,10 @@
-// A run over its steps or over time: rewards, spread, lengths, failures, staleness, throughput; and distributions.
+// A run over its steps or over time: rewards, spread, lengths, failures, staleness, throughput, stages; and distributions.
 
-import { viewing } from "../api.js";
+import { get, viewing } from "../api.js";
 import { histogram, lines } from "../chart.js";
 import { crumbs, h, heading } from "../dom.js";
 import { everyGroup, periods, steps } from "../every_group.js";
-import { bins, inRow, rewardsOf, tokensOf, turnsOf } from "../figures.js";
+import { bins, busy, inRow, rewardsOf, spanOf, tokensOf, turnsOf } from "../figures.js";
 import { clock, fixed, moment, percent, seconds, to, whole } from "../format.js";
 import { follow } from "../live.js";
 import { views } from "./run_views.js";
@@ -17,10 +17,18 @@ export const title = ([run]) => `Charts of ${run}`;
 
 export async function load([run], signal) {
   const known = new Map();
-  return { known, groups: await everyGroup(run, known, { signal }) };
+  const [groups, slots] = await Promise.all([everyGroup(run, known, { signal }), slotsNow(signal)]);
+  return { known, groups, slots };
 }
 
-export function mount({ known, groups }, [run, over = "step"], signal) {
+// Slots of each stage of the service; none where the page shows files.
+async function slotsNow(signal) {
+  if (viewing) return {};
+  const { stages } = await get("overview", { signal });
+  return Object.fromEntries(stages.map(({ stage, slots }) => [stage, slots]));
+}
+
+export function mount({ known, groups, slots }, [run, over = "step"], signal) {
   const place = h("div", { class: "charts" });
   const spread = h("div", { class: "charts" });
   const chosen = h("select", { id: "of-batch", onchange: () => distributions() });
@@ -46,7 +54,7 @@ export function mount({ known, groups }, [run, over = "step"], signal) {
     const before = chosen.value;
     chosen.replaceChildren(h("option", { value: "" }, "all batches"), ...names.map(({ name }) => h("option", { value: name }, name)));
     chosen.value = names.some(({ name }) => name === before) ? before : "";
-    place.replaceChildren(...(closed.length ? plots(over, closed, drawing.signal) : [h("p", { class: "empty" }, "No group has closed yet.")]));
+    place.replaceChildren(...(closed.length ? plots(over, closed, slots, drawing.signal) : [h("p", { class: "empty" }, "No group has closed yet.")]));
     distributions();
   }
 
@@ -77,10 +85,12 @@ function later(act, signal) {
   return () => { due ??= setTimeout(async () => { due = null; if (!document.hidden) await act().catch(() => {}); }, AGAIN_MS); };
 }
 
-function plots(over, groups, signal) {
+function plots(over, groups, slots, signal) {
   const time = over === "time";
   const rows = inRow(time ? periods(groups, PERIODS) : steps(groups));
   if (!rows.length) return [h("p", { class: "empty" }, "Nothing here says when a group closed: choose steps.")];
+  const used = time ? busy(groups, rows) : rows.map((row) => busy(row.groups, [spanOf(row.groups)])[0]);
+  rows.forEach((row, place) => { row.busy = used[place]; });
   const xs = rows.map((row, place) => (time ? row.from / 1000 : place + 1));
   const label = time ? (x) => moment(x * 1000) : (x) => (Number.isInteger(x) && rows[x - 1] ? `${x}: ${rows[x - 1].name}` : "");
   const short = time ? (x) => clock(x * 1000) : (x) => String(x);
@@ -99,6 +109,8 @@ function plots(over, groups, signal) {
     plot("Staleness", [["versions behind", (one) => one.behind]], (value) => fixed(value, 1)),
     plot("Throughput", [["groups a minute", rate((one) => one.groups)]], (value) => fixed(value, 1)),
     plot("Sampled tokens a minute", [["tokens", rate((one) => one.sampled)]], number),
+    plot("Stage utilisation: busy slots", ["init", "run", "eval"].map((stage) =>
+      [`${stage.toUpperCase()}${slots[stage] ? `, of ${whole(slots[stage])} now` : ""}`, (_, row) => row.busy[stage]]), (value) => fixed(value, 1)),
     plot("Time of a sample", [["INIT", (one) => one.init], ["RUN", (one) => one.run], ["EVAL", (one) => one.eval]], seconds),
   ];
 }

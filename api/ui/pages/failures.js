@@ -1,6 +1,8 @@
-// What goes wrong in a run, first what goes wrong always: tasks, tools, errors with their tracebacks, verdicts.
+// What goes wrong in a run, first what goes wrong always: tasks, what graders and judges said, errors with their
+// tracebacks, tools, verdicts.
 
 import { get, id } from "../api.js";
+import { evidence } from "../blocks.js";
 import { crumbs, h, heading, section, table } from "../dom.js";
 import { everyGroup } from "../every_group.js";
 import { fixed, percent, to, whole } from "../format.js";
@@ -18,6 +20,7 @@ export function mount(groups, [run], signal) {
     heading(`Failures of ${run}`),
     views(run, "failures"),
     section("Tasks without any reward above 0", tasksTable(run, groups)),
+    section("What graders said of samples without a reward above 0", notesTable(run, groups, signal)),
     section("Errors", errorsTable(run, groups, signal)),
     section("Tools whose calls fail", toolsTable(run, groups)),
     section("Why groups were not accepted", reasonsTable(run, groups)),
@@ -52,29 +55,49 @@ function tasksTable(run, groups) {
   return [h("p", { class: "fine" }, `${whole(always.length)} of ${whole(tasks.length)} tasks`), table("Tasks without any reward above 0", columns, always.slice(0, ROWS), "Every task was solved at least once."), more(always)];
 }
 
+function notesTable(run, groups, signal) {
+  const found = counted(groups, (group) => Object.entries(group.notes));
+  const place = h("div", { role: "status" });
+  const columns = [
+    { head: "Note", kind: "main words", cell: (row) => row.key },
+    { head: "Samples", kind: "num", cell: (row) => whole(row.count) },
+    { head: "Groups", kind: "num", cell: (row) => whole(row.groups.length) },
+    { head: "Newest group", cell: (row) => newest(run, row) },
+    { head: "What it rests on", cell: (row) => showing(run, row, place, signal, (record) => record.note?.startsWith(row.key) && !(record.reward > 0), verdict) },
+  ];
+  return [table("What graders said", columns, found.slice(0, ROWS), "No grader has said anything of a sample without a reward."), more(found), place];
+}
+
+const verdict = (record) => [h("p", {}, record.note), evidence(record.evidence)];
+
 function errorsTable(run, groups, signal) {
   const found = counted(groups, (group) => Object.entries(group.errors));
+  const place = h("div", { role: "status" });
   const columns = [
     { head: "Error", kind: "main", cell: (row) => row.key },
     { head: "Samples", kind: "num", cell: (row) => whole(row.count) },
     { head: "Groups", kind: "num", cell: (row) => whole(row.groups.length) },
     { head: "Newest group", cell: (row) => newest(run, row) },
-    { head: "Traceback", cell: (row) => traceback(run, row, place, signal) },
+    { head: "Traceback", cell: (row) => showing(run, row, place, signal, (record) => record.error?.type === row.key, traceback) },
   ];
-  const place = h("div", { role: "status" });
   return [table("Errors", columns, found.slice(0, ROWS), "No sample ended in an error."), place];
 }
 
-function traceback(run, row, place, signal) {
+function traceback({ error }) {
+  return [
+    h("p", {}, `in ${error.stage}, ${error.cause ?? "worker"}: ${error.type}: ${error.message}`),
+    error.traceback ? h("pre", { class: "text" }, error.traceback) : h("p", { class: "fine" }, "It has no traceback."),
+  ];
+}
+
+// A button that shows the newest sample of a row in `place`.
+function showing(run, row, place, signal, fits, told) {
   return h("button", { type: "button", "aria-label": `Show the newest ${row.key}`, onclick: async () => {
     try {
       const group = row.groups.at(-1).group_id;
       const { samples } = await get(`groups/${id(`${run}:${group}`)}`, { signal });
-      const sample = samples.find((each) => each.record?.error?.type === row.key);
-      const { error } = sample.record;
-      place.replaceChildren(
-        h("p", {}, h("a", { href: to.job(sample.job_id) }, sample.job_id), ` in ${error.stage}, ${error.cause ?? "worker"}: ${error.type}: ${error.message}`),
-        error.traceback ? h("pre", { class: "text" }, error.traceback) : h("p", { class: "fine" }, "It has no traceback."));
+      const sample = samples.find((each) => each.record && fits(each.record));
+      place.replaceChildren(...[h("p", {}, h("a", { href: to.job(sample.job_id) }, sample.job_id)), told(sample.record)].flat(Infinity));
     } catch (fault) {
       if (!signal.aborted) place.replaceChildren(h("p", { role: "alert" }, fault.message));
     }

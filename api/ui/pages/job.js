@@ -2,6 +2,7 @@
 
 import { actions } from "../actions.js";
 import { get, id, viewing } from "../api.js";
+import { evidence } from "../blocks.js";
 import { badge, crumbs, facts, h, heading, section, table } from "../dom.js";
 import { clock, groupOf, runOf, seconds, to } from "../format.js";
 
@@ -18,7 +19,7 @@ export function view({ status, now_ms, cut, changes, attempts }, [job]) {
     heading(`Job ${job}`, badge(status.outcome ?? status.state), status.archived ? badge("archived") : null),
     !viewing && status.state !== "done" && actions("job", job, status.state === "paused" ? "resume" : "pause", "cancel"),
     h("p", { class: "why" }, status.why),
-    status.note && h("p", { class: "fine" }, status.note),
+    status.note && section("What its grader said", [h("p", {}, status.note), evidence(status.evidence)]),
     status.error && section("Error", [h("p", {}, `${status.error.type} (${status.error.cause ?? "worker"}): ${status.error.message}`), h("pre", {}, status.error.traceback ?? "")]),
     facts([
       ["Stage", status.stage ?? "–"],

@@ -64,16 +64,15 @@ export function update(found, list = document.querySelector("main .turns"), head
 function article(turn, underWay) {
   const versions = [...new Set(turn.spans.flatMap((span) => span.version ?? []))];
   const about = [`${whole(turn.ids.length)} tokens`, seconds(turn.llm_seconds), turn.finish_reason, versions.length ? `version ${versions.join("→")}` : null, underWay ? "its calls are under way" : null];
+  const title = h("h3", { id: `turn-${turn.number}`, tabindex: "-1" }, `Turn ${turn.number + 1}`, h("span", { class: "fine" }, about.filter(Boolean).join(" · ")));
   return h("article", { class: "turn", "aria-labelledby": `turn-${turn.number}` },
-    h("h3", { id: `turn-${turn.number}`, tabindex: "-1" }, `Turn ${turn.number + 1}`, h("span", { class: "fine" }, about.filter(Boolean).join(" · "))),
-    turn.text ? cut(turn.text, "message") : h("p", { class: "fine" }, "The API shows the text of tokens where PRORL_TOKENIZER names the policy's tokenizer."),
+    turn.text ? cut(turn.text, "message", title) : [title, h("p", { class: "fine" }, "The API shows the text of tokens where PRORL_TOKENIZER names the policy's tokenizer.")],
     turn.calls.map((call, place) => h("div", { class: "call", role: "group", "aria-label": `Answer to call ${place + 1} of turn ${turn.number + 1}` },
-      h("p", { class: "call-head" }, badge(call.ok ? "ok" : "failed"), h("span", { class: "fine" }, seconds(call.seconds))),
-      cut(call.result, "result"))),
-    turn.reply ? cut(turn.reply, "result") : null);
+      cut(call.result, "result", h("p", { class: "call-head" }, badge(call.ok ? "ok" : "failed"), h("span", { class: "fine" }, seconds(call.seconds)))))),
+    turn.reply ? cut(turn.reply, "result", h("p", { class: "fine" }, "reply")) : null);
 }
 
-function cut(all, kind) {
+function cut(all, kind, title) {
   const characters = [...all];
-  return text({ text: characters.slice(0, LONGEST).join(""), characters: characters.length }, async () => all, kind);
+  return text({ text: characters.slice(0, LONGEST).join(""), characters: characters.length }, async () => all, kind, title);
 }

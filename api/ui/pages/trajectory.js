@@ -31,6 +31,7 @@ export function mount({ outline, group, sample }, [job, after = "0", wanted = ""
       [group.summary.group_id, to.group(run, group.summary.group_id)], [`sample ${job.split(":")[2]}`, to.job(job)], ["trajectory"]),
     heading(`Trajectory of ${job}`, badge(sample?.state ?? "running"), group.summary.archived ? badge("archived") : null),
     facts(head(outline, group, record)),
+    record?.note && h("p", { class: "why" }, record.note, " ", h("a", { href: to.job(job) }, "what it rests on")),
     h("p", { class: "pager" }, rawButton(() => document.querySelector("main")), viewing === "bundle" ? null : download(job, signal), choose(job)),
     legend(outline.versions),
     ...outline.segments.map((segment, place) => used.has(place) && prompt(job, segment, place, outline, signal)),
@@ -122,8 +123,7 @@ function article(job, turn, outline, place, signal) {
     turn.versions.length ? `version ${turn.versions.join("→")}` : null,
   ];
   return h("article", { class: "turn", "aria-labelledby": `turn-${turn.number}` },
-    h("h3", { id: `turn-${turn.number}`, tabindex: "-1" }, h("a", { href: to.turn(job, turn.number), class: "anchor" }, `Turn ${turn.number + 1}`), h("span", { class: "fine" }, about.filter(Boolean).join(" · "))),
-    said(turn, more),
+    said(turn, more, h("h3", { id: `turn-${turn.number}`, tabindex: "-1" }, h("a", { href: to.turn(job, turn.number), class: "anchor" }, `Turn ${turn.number + 1}`), h("span", { class: "fine" }, about.filter(Boolean).join(" · ")))),
     answers(turn, more),
     messages(turn.following, async () => (await more()).following),
     tokens(job, { name: "Tokens and log-probabilities", segment: turn.segment, part: "response", start: turn.start, end: end ?? null }, outline.versions, signal));

@@ -9,32 +9,29 @@ import { whole } from "../format.js";
 export function answers(turn, more) {
   if (turn.reply) {
     return h("div", { class: "call", role: "group", "aria-label": `Reply to turn ${turn.number + 1}` },
-      h("p", { class: "fine" }, "reply"),
-      text(turn.reply, more && (async () => (await more()).reply.text), "result"));
+      text(turn.reply, more && (async () => (await more()).reply.text), "result", h("p", { class: "fine" }, "reply")));
   }
   return turn.tool_calls.map((call, place) =>
     h("div", { class: "call", role: "group", "aria-label": `Tool call ${place + 1} of turn ${turn.number + 1}` },
-      h("p", { class: "call-head" }, h("code", {}, call.name), badge(call.ok ? "ok" : "failed"), h("span", { class: "fine" }, `${call.seconds.toFixed(2)} s`)),
-      text(call.arguments, more && (async () => (await more()).tool_calls[place].arguments.text), "arguments"),
-      h("p", { class: "fine" }, "result"),
-      text(call.result, more && (async () => (await more()).tool_calls[place].result.text), "result")));
+      text(call.arguments, more && (async () => (await more()).tool_calls[place].arguments.text), "arguments",
+        h("p", { class: "call-head" }, h("code", {}, call.name), badge(call.ok ? "ok" : "failed"), h("span", { class: "fine" }, `${call.seconds.toFixed(2)} s`))),
+      text(call.result, more && (async () => (await more()).tool_calls[place].result.text), "result", h("p", { class: "fine" }, "result"))));
 }
 
-// What the agent said: its thought folded, and its words. Calls are shown by themselves; a template's text is left out.
-export function said(turn, more) {
+// What the agent said, below `title`: its thought folded, and its words. Calls are shown by themselves; a template's
+// text is left out.
+export function said(turn, more, title = null) {
   const of = (name) => more && (async () => (await more())[name].text);
   const plain = turn.content === null || (!turn.content.text && !turn.tool_calls.length);
-  return [
-    turn.reasoning ? h("details", { class: "thought" }, h("summary", {}, "Thought"), text(turn.reasoning, of("reasoning"))) : null,
-    plain ? text(turn.text, of("text")) : turn.content.text ? text(turn.content, of("content")) : null,
-  ];
+  const words = plain ? text(turn.text, of("text"), "message", title) : turn.content.text ? text(turn.content, of("content"), "message", title) : [title];
+  const thought = turn.reasoning ? h("details", { class: "thought" }, h("summary", {}, "Thought"), text(turn.reasoning, of("reasoning"))) : null;
+  return title ? [words[0], thought, ...words.slice(1)] : [thought, ...words];
 }
 
 // Messages by role.
 export function messages(found, more) {
   return found.map((message, place) => h("div", { class: "message", "data-role": message.role, role: "group", "aria-label": `${message.role} message` },
-    h("p", { class: "role" }, message.role),
-    text(message.content, more && (async () => (await more())[place].content.text), message.role === "tool" ? "result" : "message")));
+    text(message.content, more && (async () => (await more())[place].content.text), message.role === "tool" ? "result" : "message", h("p", { class: "role" }, message.role))));
 }
 
 export function wholeTurn(job, number, signal) {

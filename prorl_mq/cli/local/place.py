@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
+from prorl_mq import local_token
 from prorl_mq.cli.local.settings import redis_settings
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.store.server.connection import RedisSettings
 
 FILE: Final = "redis.json"
-ADDRESS: Final = "address"
 NAMESPACE: Final = "prorl"  # where none is given
 
 
@@ -50,19 +50,12 @@ def left(state_dir: Path, redis: RedisSettings | None, *, own: bool = False) -> 
 @contextlib.contextmanager
 def listening(state_dir: Path, url: str) -> Iterator[None]:
     """While the service runs, its directory names the address of its API."""
-    file = state_dir / ADDRESS
+    file = state_dir / local_token.ADDRESS
     file.write_text(url)
     try:
         yield
     finally:
         file.unlink(missing_ok=True)
-
-
-def api_of(state_dir: Path) -> str | None:
-    """The address of the API of the service in the directory."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return (state_dir / ADDRESS).read_text("ascii").strip() or None
-    return None
 
 
 def redis_of(given: argparse.Namespace) -> RedisSettings:
