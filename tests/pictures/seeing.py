@@ -10,7 +10,6 @@ from typing import Any, cast
 
 from prorl_mq.schema.images.placed import PromptImage
 from tests.agent.chat import MARKERS, TOOLED, tokenizer
-from workers.agent.formats.interface import Model
 from workers.agent.pictures import vision
 from workers.agent.renderer import Renderer
 
@@ -56,7 +55,7 @@ def seeing_renderer(directory: Path | None = None, **changes: Any) -> Renderer:
     seen = processor(tokens)
     for name, value in changes.items():
         setattr(seen, name, value)
-    model = cast("Model", made._model)
+    model = made._model
     model.template.shows_images = True
     made._vision = vision.proved("seeing", seen, model.template)
     return made

@@ -49,7 +49,7 @@ def model(state_dir: Path, python_path: str, tmp_path_factory: pytest.TempPathFa
     if named := os.environ.get("PRORL_VISION_MODEL"):
         return Path(named)
     made = tmp_path_factory.mktemp("models") / "vision"
-    command = [state_dir / "vllm/bin/python", ROOT / "ops/tiny-model.py", made, "--vision"]
+    command = [str(state_dir / "vllm/bin/python"), str(ROOT / "ops/tiny-model.py"), str(made), "--vision"]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": python_path}, capture_output=True)
     return made
 

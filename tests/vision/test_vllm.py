@@ -53,7 +53,7 @@ async def rollout(clients: InferenceClients, backend: Probed, renderer: Renderer
 
     async def reply(said: str) -> str | None:
         del said
-        return "Go on."
+        return "And then?"
 
     result = await run_agent(
         policy=policy,

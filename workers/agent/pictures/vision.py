@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from prorl_mq.schema.faults import Cause
+from prorl_mq.schema.images.pixels import ImageExtraMissing, decoded
 from prorl_mq.schema.images.placed import PromptImage
-from workers.agent.pictures.decoding import ImageExtraMissing, decoded
 from workers.agent.pictures.messages import PLACE
 from workers.agent.template import USER, ChatTemplate, TemplateError
 from workers.inference.pictures import Picture
@@ -102,10 +102,14 @@ class Vision:
 
     def read(self, text: str, images: Sequence[PromptImage]) -> list[int]:
         """The ids that the processor makes of a whole conversation's text."""
-        found = self._processor(
-            text=[text], images=[decoded(each, number) for number, each in enumerate(images)], add_special_tokens=False
-        )
-        [ids] = found["input_ids"]
+        seen = [decoded(each, number) for number, each in enumerate(images)]
+        try:
+            [ids] = self._processor(text=[text], images=seen, add_special_tokens=False)["input_ids"]
+        except Exception as error:  # it is the model's, and raises what it likes
+            said = " ".join(str(error).split())[:300]
+            raise ImagesMismatched(
+                f"the image processor of {self._name} failed: {type(error).__name__}: {said}"
+            ) from error
         return [int(each) for each in ids]
 
     def _run(self, image: PromptImage, number: int) -> list[int]:

@@ -3,6 +3,7 @@
 So whoever trains on a trajectory sees the pixels that the model saw.
 """
 
+import contextlib
 import io
 from typing import Any, Final
 
@@ -32,13 +33,15 @@ def decoded(image: PromptImage, number: int = 0) -> Any:
         from PIL import Image, ImageOps
     except ImportError as error:
         raise ImageExtraMissing(
-            f"images need Pillow in the environment of RUN workers: install prorl-mq[images] ({error})"
+            f"images need Pillow in this environment: install prorl-mq[images] ({error})"
         ) from error
     try:
         opened = Image.open(io.BytesIO(image.data), formats=_FORMATS)
         if opened.size == (image.width, image.height):
             opened.load()
-        upright = ImageOps.exif_transpose(opened)
+        upright = opened
+        with contextlib.suppress(Exception):  # as vLLM does: what it cannot read turns nothing
+            upright = ImageOps.exif_transpose(opened)
     except Exception as error:  # decoders of broken data raise what they like
         raise ImageUnreadable(
             f"image {number} ({image.kind}, {len(image.data)} bytes) cannot be decoded: {type(error).__name__}: {error}"
