@@ -5,15 +5,17 @@ ids[start:], and the ids that the model's processor gives each image.
 """
 
 import base64
+import importlib
 import io
 import json
 import sys
+from typing import Any
 
-import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 asked = json.load(sys.stdin)
+torch: Any = importlib.import_module("torch")  # of vLLM's environment
 torch.set_num_threads(1)
 processor = AutoProcessor.from_pretrained(asked["model"])
 model = AutoModelForImageTextToText.from_pretrained(asked["model"], dtype=torch.float32).eval()

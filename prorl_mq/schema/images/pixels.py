@@ -36,7 +36,7 @@ def decoded(image: PromptImage, number: int = 0) -> Any:
             f"images need Pillow in this environment: install prorl-mq[images] ({error})"
         ) from error
     try:
-        opened = Image.open(io.BytesIO(image.data), formats=_FORMATS)
+        opened: Any = Image.open(io.BytesIO(image.data), formats=_FORMATS)
         if opened.size == (image.width, image.height):
             opened.load()
         upright = opened

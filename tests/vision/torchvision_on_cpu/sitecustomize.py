@@ -3,6 +3,7 @@
 Its compiled operators cannot be loaded then, and it registers two of them by name all the same.
 """
 
+import importlib
 import importlib.abc
 import sys
 from typing import Any
@@ -15,8 +16,7 @@ class _Declaring(importlib.abc.MetaPathFinder):
         del path, target
         if name == "torchvision":
             sys.meta_path.remove(self)
-            import torch
-
+            torch: Any = importlib.import_module("torch")
             for operator in ("nms", "qnms"):
                 torch.library.define(f"torchvision::{operator}", ARGUMENTS)
 
