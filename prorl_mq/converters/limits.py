@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from prorl_mq.converters.rollout import Rollout, TrainingRow, draw
+from prorl_mq.converters.rollout import Rollout, TrainingRow, draw, require_text
 from prorl_mq.errors import NotTrainable
 from prorl_mq.schema.trajectory import ExpertRoutes
 
@@ -29,12 +29,15 @@ class FittedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fitted(
-    rollout: Rollout, *, prompt_length: int | None = None, response_length: int | None = None
+    rollout: Rollout, *, prompt_length: int | None = None, response_length: int | None = None, images: bool = False
 ) -> list[FittedRow]:
-    """The rows of a sample with a trained token inside the lengths, in order; None is no limit.
+    """The rows of a sample with a trained token inside the lengths, in order; None is no limit. Whole prompts are in
+    them, so that all their images are. `images`: these are handed on, too.
 
-    Raises `NotTrainable`, which names the lengths, where none is left.
+    Raises `NotTrainable`, which names the lengths, where none is left, and for images that are not handed on.
     """
+    if not images:
+        require_text(rollout.trajectory)
     made = [(row, _cut(row, prompt_length, response_length)) for row in rollout.rows]
     kept = [(row, arrays) for row, arrays in made if any(arrays[2])]
     if not kept:

@@ -148,10 +148,24 @@ def logprobs(segment: Segment | TrainingRow) -> list[float]:
     return [0.0 if logprob is None else logprob for logprob in segment.logprobs]
 
 
-def pieces(trajectory: Trajectory, number: int, *, inherited: bool = False) -> list[Piece]:
-    """The completions of a segment in order, empty ones left out. `inherited`: also those that another sample has
-    sampled and trains. Raises `NotTrainable` where turns are missing.
+def require_text(trajectory: Trajectory) -> None:
+    """Raises `NotTrainable` for a trajectory with images, where they cannot be handed on: a trainer would compute other
+    probabilities from its ids alone.
     """
+    if trajectory.images:
+        raise NotTrainable(
+            f"the trajectory has {len(trajectory.images)} images, and this form has no place for them: use that of "
+            "verl or SkyRL"
+        )
+
+
+def pieces(trajectory: Trajectory, number: int, *, inherited: bool = False, images: bool = False) -> list[Piece]:
+    """The completions of a segment in order, empty ones left out. `inherited`: also those that another sample has
+    sampled and trains; `images`: they are handed on, too. Raises `NotTrainable` where they are not, and where turns are
+    missing.
+    """
+    if not images:
+        require_text(trajectory)
     kept = {"", INHERITED} if inherited else {""}
     prompt_tokens = len(trajectory.segments[number].prompt_ids)
     found = [

@@ -10,6 +10,7 @@
 | trajectory_generation_times | seconds of RUN, or of its turns |
 | trajectory_time_splits | of these, seconds of the backend and of tools |
 | rollout_expert_indices | the segment's routed experts, where the batch asked for them: (tokens, layers, top_k) |
+| pixel_values, image_grid_thw | of the segment's images by the model's processor, tensors; None without any image |
 | is_last_step | in SkyRL's step-wise form, where each row of a sample is an entry; else None, and one row is drawn |
 
 A sample that was lost is one token of mask 0, as in SkyRL's own integrations. SkyRL would count its reward of 0 in the
@@ -19,7 +20,7 @@ baseline of its prompt: mask the whole prompt (`lost` is every sample of it).
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypedDict
 
-from prorl_mq.converters import experts
+from prorl_mq.converters import experts, images
 from prorl_mq.converters.limits import FittedRow, drawn, fitted
 from prorl_mq.converters.rollout import Rollout
 
@@ -48,8 +49,8 @@ class GeneratorOutput(TypedDict):
     rollout_sample_support: None
     is_last_step: list[bool] | None
     env_metrics: None
-    pixel_values: None
-    image_grid_thw: None
+    pixel_values: list[Any] | None
+    image_grid_thw: list[Any] | None
 
 
 class _Row(NamedTuple):
@@ -58,12 +59,15 @@ class _Row(NamedTuple):
     last: bool
 
 
-def output(rollouts: Sequence[Rollout | None], *, step_wise: bool | None = None) -> GeneratorOutput:
-    """All rollouts, each with its rows next to each other. None stands for one that was lost.
+def output(
+    rollouts: Sequence[Rollout | None], *, step_wise: bool | None = None, processor: Any = None
+) -> GeneratorOutput:
+    """All rollouts, each with its rows next to each other. None stands for one that was lost. `processor`: of the
+    model, as `transformers.AutoProcessor` loads it; rollouts with images need it.
 
     Without `step_wise` the form is step-wise if a rollout has several rows.
     """
-    fits = [fitted(each) if each else [] for each in rollouts]
+    fits = [fitted(each, images=processor is not None) if each else [] for each in rollouts]
     wise = any(len(each) > 1 for each in fits) if step_wise is None else step_wise
     rows: list[_Row] = []
     for rollout, fit in zip(rollouts, fits, strict=True):
@@ -74,6 +78,8 @@ def output(rollouts: Sequence[Rollout | None], *, step_wise: bool | None = None)
             rows += [_Row(rollout, each, last=each is kept[-1]) for each in kept]
     llm = [sum(turn.llm_seconds for turn in row.rollout.trajectory.turns) if row.rollout else 0.0 for row in rows]
     tools = [_tool_seconds(row.rollout) for row in rows]
+    shown = [(row.rollout.trajectory, row.fit.row.segment) if row.rollout and row.fit else None for row in rows]
+    pixels, grids = images.tensors(shown, processor)
     return GeneratorOutput(
         prompt_token_ids=[row.fit.prompt_ids if row.fit else [0] for row in rows],
         response_ids=[row.fit.response_ids if row.fit else [0] for row in rows],
@@ -92,8 +98,8 @@ def output(rollouts: Sequence[Rollout | None], *, step_wise: bool | None = None)
         rollout_sample_support=None,
         is_last_step=[row.last for row in rows] if wise else None,
         env_metrics=None,
-        pixel_values=None,
-        image_grid_thw=None,
+        pixel_values=pixels,
+        image_grid_thw=grids,
     )
 
 

@@ -166,7 +166,7 @@ def _messages(trajectory: Trajectory | None, number: int | None) -> list[Text]:
     if trajectory is None or number is None:
         return []
     try:
-        found = pieces(trajectory, number, inherited=True)
+        found = pieces(trajectory, number, inherited=True, images=True)
     except NotTrainable:
         return []
     segment = trajectory.segments[number]

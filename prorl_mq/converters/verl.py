@@ -9,6 +9,7 @@
 | reward_score | the sample's reward, in every segment: verl puts it on the last token of the response |
 | num_turns | the prompt, each completion, and each answer of the environment between them |
 | metrics | seconds of the backend, of tools and of EVAL |
+| multi_modal_data | `images`: those of the segment in the order of their ids, of Pillow; not there without any |
 | routed_experts | the segment's, where the batch asked for them: (tokens, layers, top_k); verl pads behind them |
 | extra_fields | first and last policy version as verl names them; raw log-probabilities; what tells segments apart |
 
@@ -20,7 +21,7 @@ and `rollout.response_length`: what it pads to.
 import itertools
 from typing import Any, NotRequired, TypedDict
 
-from prorl_mq.converters import experts
+from prorl_mq.converters import experts, images
 from prorl_mq.converters.limits import FittedRow, fitted
 from prorl_mq.converters.rollout import Rollout, pieces, versions
 
@@ -46,18 +47,19 @@ class AgentLoopOutput(TypedDict):
     metrics: Metrics
     extra_fields: dict[str, Any]
     routed_experts: NotRequired[Any]  # an array of numpy
+    multi_modal_data: NotRequired[dict[str, Any]]
 
 
 def outputs(
     rollout: Rollout, *, prompt_length: int | None = None, response_length: int | None = None
 ) -> list[AgentLoopOutput]:
     """One output a row that has a trained token within the lengths. Raises `NotTrainable` where there is none."""
-    rows = fitted(rollout, prompt_length=prompt_length, response_length=response_length)
+    rows = fitted(rollout, prompt_length=prompt_length, response_length=response_length, images=True)
     return [_output(rollout, row, last=row is rows[-1]) for row in rows]
 
 
 def _output(rollout: Rollout, fit: FittedRow, *, last: bool) -> AgentLoopOutput:
-    found = pieces(rollout.trajectory, fit.row.segment)
+    found = pieces(rollout.trajectory, fit.row.segment, images=True)
     turns = [piece.turn for piece in found]
     answers = sum(after.start > before.end for before, after in itertools.pairwise(found))
     made = AgentLoopOutput(
@@ -77,6 +79,8 @@ def _output(rollout: Rollout, fit: FittedRow, *, last: bool) -> AgentLoopOutput:
     )
     if fit.routes is not None:
         made["routed_experts"] = experts.array(fit.routes)
+    if shown := images.of_segment(rollout.trajectory, fit.row.segment):
+        made["multi_modal_data"] = {"images": shown}
     return made
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from prorl_mq.schema.images.placed import PlacedImage, PromptImage
 from prorl_mq.schema.trajectory import (
     ExpertRoutes,
     ForkedFrom,
@@ -38,7 +39,7 @@ SHARED: Final = 2  # schema version of this form
 _WORD: Final = 8  # bytes of an id
 _KEPT: Final = (
     "turns", "stop_reason", "truncated_by", "temperature", "top_p", "top_k", "tools", "artefact", "forked_from",
-    "egress",
+    "egress", "images", "image_id",
 )  # fmt: skip
 
 
@@ -59,6 +60,7 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True):
     messages: Sequence[PromptMessage]
     keeps_thinking: bool = False
     routes: ExpertRoutes | None = None  # those behind the rows that are the base's, too
+    images: Sequence[PlacedImage] = ()  # all of them
 
 
 class StoredTrajectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +77,8 @@ class StoredTrajectory(msgspec.Struct, frozen=True, kw_only=True):
     artefact: bytes = b""
     forked_from: ForkedFrom | None = None
     egress: Sequence[HostReached] = []
+    images: Sequence[PromptImage] = []
+    image_id: int | None = None
     schema: int = SHARED
 
 
@@ -242,6 +246,7 @@ def _stored(segments: Sequence[Segment], number: int, base: int | None, shared: 
         messages=segment.messages[messages:],
         keeps_thinking=segment.keeps_thinking,
         routes=segment.routes and segment.routes.since(rows),
+        images=segment.images,
     )
 
 
@@ -259,6 +264,7 @@ def _restored(each: StoredSegment, base: Segment | None) -> Segment:
         messages=[*(base.messages[: each.shared_messages] if base else ()), *each.messages],
         keeps_thinking=each.keeps_thinking,
         routes=_with_routes(each.routes, base),
+        images=each.images,
     )
 
 

@@ -72,6 +72,7 @@ class NewGroup(NamedTuple):
     open: bytes
     sealed: bytes
     family: str = ""  # its data source; empty: not known
+    images: str = ""  # names of the payload files that its task names, between spaces
 
 
 class NewBatch(NamedTuple):

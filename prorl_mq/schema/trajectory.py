@@ -15,6 +15,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from prorl_mq.schema.images.placed import Misplaced, PlacedImage, PromptImage, check_placed
+
 FIRST = 1  # schema version of what does not say it
 NARROW: Final = 256  # experts whose numbers fit into a byte; else two
 FAILING_TOOLS: Final = 16  # that a record names
@@ -141,6 +143,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     messages: Sequence[PromptMessage] = []  # that the prompt was made of
     keeps_thinking: bool = False  # it holds thoughts that the chat template would have dropped
     routes: ExpertRoutes | None = None  # of all its tokens but the last one, where the batch asked for them
+    images: Sequence[PlacedImage] = ()  # in the order of their ids
 
     @property
     def raw_logprobs(self) -> bool:
@@ -190,6 +193,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     )
     forked_from: ForkedFrom | None = None  # its first turns are of that job, with mask 0; they are trained there
     egress: Sequence[HostReached] = []  # of its sandbox while RUN lasted
+    images: Sequence[PromptImage] = []  # that the model was shown; segments tell where
+    image_id: int | None = None  # the id that stands for an image; None: the model was shown none
 
     def of_model(self, name: str) -> list[tuple[int, Segment]]:
         """The segments of one model, with their numbers. Empty is the policy's; others are named as in their turns."""
@@ -243,6 +248,7 @@ def check(trajectory: Trajectory) -> None:
         spans = [(span.start, span.end) for span in segment.spans]
         if _mask(number, "span", spans, len(segment.loss_mask)) != list(segment.loss_mask):
             raise TrajectoryError(f"segment {number}: its spans do not cover the tokens that its mask calls sampled")
+        _check_images(trajectory, number, segment)
     if trajectory.turns:
         _check_turns(trajectory)
 
@@ -274,6 +280,18 @@ def _check_routes(number: int, segment: Segment) -> None:
             f"segment {number}: routes of tokens [{routes.start}, {routes.end}) in {len(routes.data)} bytes; all "
             f"{rows + 1} tokens but the last one have some"
         )
+
+
+def _check_images(trajectory: Trajectory, number: int, segment: Segment) -> None:
+    if trajectory.image_id is None:
+        if segment.images or trajectory.images:
+            raise TrajectoryError(f"segment {number}: there are images, and no id that stands for one")
+        return
+    ids, count = [*segment.prompt_ids, *segment.response_ids], len(trajectory.images)
+    try:
+        check_placed(ids, segment.loss_mask, segment.images, count, trajectory.image_id)
+    except Misplaced as error:
+        raise TrajectoryError(f"segment {number}: {error}") from None
 
 
 def _check_turns(trajectory: Trajectory) -> None:

@@ -8,7 +8,18 @@ import msgspec
 from prorl_mq.errors import Conflict, NotFound, OverQuota, PayloadUnavailable
 from prorl_mq.rules.memory import LOG_SHARE, log_room
 from prorl_mq.schema.codec import decode, encode
-from prorl_mq.schema.ids import BatchRef, JobRef, asked_job, batch_ref, group_ref, job_parts, job_ref, public, run_of
+from prorl_mq.schema.ids import (
+    BatchRef,
+    JobRef,
+    asked_job,
+    batch_ref,
+    group_ref,
+    job_parts,
+    job_ref,
+    public,
+    run_of,
+    tenant_of,
+)
 from prorl_mq.schema.items import GroupSpec, NewBatch, NewFork, NewGroup, StoredGroup
 from prorl_mq.schema.lifecycle import State
 from prorl_mq.schema.messages import ForkOrder, Stage
@@ -28,6 +39,7 @@ from prorl_mq.schema.turns import (
 )
 from prorl_mq.service import inspect
 from prorl_mq.service.fork_records import CannotFork, of_log, of_trajectory, sampled_tokens
+from prorl_mq.service.images import taking
 from prorl_mq.service.submit import BLOB_BYTES, SentWith, digest_of, group_name, new_group, why_full
 from prorl_mq.store import batches, families, groups, jobs
 from prorl_mq.store.server import fitness
@@ -104,6 +116,7 @@ async def _made(
             opened,
             sealed,
             spec.data_source,
+            await taking.put_again(store, tenant_of(ref), spec.payload),
         )
         new = NewBatch(run_of(batch), batch, digest, 1, order.n, spec.purpose, spec.priority)
         begins = NewFork(
@@ -140,6 +153,9 @@ async def _parent(store: Store, ref: JobRef, group: StoredGroup, order: ForkOrde
     for place, each in enumerate(request.groups):
         if group_name(request, place) == parts.group and request.run_id == parts.run:
             schema = (await families.load(store, [each.task.data_source]))[each.task.data_source]
+            known = {each.task.data_source: schema}
+            alone = msgspec.structs.replace(request, groups=[each])
+            [each] = (await taking.with_names(store, parts.tenant, alone, known)).groups  # noqa: PLW2901
             made = new_group(request, parts.tenant, place, each, schema, SentWith())
             if await groups.digest(store, parts.group_ref) != made.digest:
                 raise _refused(ref, "the batch that was sent with the fork is another one than was submitted")

@@ -75,6 +75,8 @@ def _records(trajectory: Trajectory, number: int) -> Iterator[bytes]:
     same = before is not None and before.segment == turn.segment
     added = array("I", ids[before.prompt_tokens if before is not None and same else 0 : start])
     sampled, logprobs = pack_tokens(ids[start : start + turn.completion_tokens], [0.0] * turn.completion_tokens)
+    if segment.images and turn.segment:
+        raise CannotFork("its history was shortened with images in it: fork it at an earlier turn")
     compacted = None if same or before is None else msgspec.to_builtins(segment.messages)
     used_s = _used_s(trajectory, number)
     yield compress(encode(LoggedCompletion(

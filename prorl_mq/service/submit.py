@@ -17,8 +17,10 @@ from prorl_mq.schema.dapo import Reservoir
 from prorl_mq.schema.ids import BatchRef, RunRef, batch_ref, group_ref, pool_ref, public, run_ref, tenant_of
 from prorl_mq.schema.items import GroupSpec, NewBatch, NewGroup
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, GroupRequest, Task
+from prorl_mq.service.images import taking
 from prorl_mq.store import batches, families, run_settings, runs
 from prorl_mq.store.batches import DrawPlan
+from prorl_mq.store.payloads.images import names
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
 
@@ -54,6 +56,7 @@ async def accept(
     full, known = await asyncio.gather(why_full(store, run), families.load(store, sources))
     if full is not None and not await batches.exists(store, batch_ref(run, request.batch_id)):
         raise full
+    request = await taking.with_names(store, tenant, request, known, direct=direct)
     groups = [
         new_group(request, tenant, place, group, known[group.task.data_source], sent_with)
         for place, group in enumerate(request.groups)
@@ -169,6 +172,7 @@ def new_group(
         open_bytes,
         sealed_bytes,
         spec.data_source,
+        " ".join(names(opened)),
     )
 
 

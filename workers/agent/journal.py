@@ -20,6 +20,7 @@ import msgspec
 
 from prorl_mq.schema.codec import compress, encode
 from prorl_mq.schema.faults import Cause
+from prorl_mq.schema.images.placed import PromptImage
 from prorl_mq.schema.turns import (
     BEHIND_PARTS,
     SCHEMA,
@@ -35,6 +36,7 @@ from prorl_mq.schema.turns import (
 from workers.agent.alike import alike
 from workers.agent.calls import Call
 from workers.agent.hermes import Message
+from workers.agent.pictures.messages import logged, unlogged
 from workers.agent.tokens import TokenRecord
 from workers.handler import TurnLog
 from workers.inference.arrived import Arrived
@@ -84,6 +86,7 @@ class Journal:
 
     def __init__(self, log: TurnLog | None) -> None:
         self._log = log
+        self.images: Sequence[PromptImage] = ()  # that the rollout began with: records name them by number
         if log is not None:
             log.open()
         self._before: Sequence[bytes] = log.before if log is not None else ()
@@ -155,7 +158,7 @@ class Journal:
     def begun(self) -> PastTurn | None:
         """The completion that an attempt before was cut in, as far as it had come; None without one, and once asked."""
         cut, self._cut = self._cut, None
-        return None if cut is None else _past(_decoded(cut, LoggedCompletion), None)
+        return None if cut is None else _past(_decoded(cut, LoggedCompletion), None, self.images)
 
     def past(self) -> PastTurn | None:
         """The next turn of the attempts before; None once there are no more. Raises `LogDiffers` for an ill record."""
@@ -167,7 +170,7 @@ class Journal:
         self._read += 1
         results = _decoded(self._before[self._read], TurnResults) if self.reading else None
         self._read += results is not None
-        return _past(read, results)
+        return _past(read, results, self.images)
 
     def prompted(self, record: TokenRecord, past: PastTurn | None) -> None:
         """Notes the prompt of a completion. Raises `LogDiffers` if a past turn was sampled for another one."""
@@ -292,7 +295,7 @@ class Journal:
             completion.seconds,
             started_s,
             used_s,
-            None if compacted is None else msgspec.to_builtins(compacted),
+            None if compacted is None else logged(compacted, self.images),
             behind,
         )
 
@@ -315,8 +318,8 @@ class Journal:
             self.used_s, self.elapsed_s = results.used_s, results.elapsed_s
 
 
-def _past(read: LoggedCompletion, results: TurnResults | None) -> PastTurn:
-    compacted = msgspec.convert(read.compacted, list[Message] | None)
+def _past(read: LoggedCompletion, results: TurnResults | None, images: Sequence[PromptImage]) -> PastTurn:
+    compacted = None if read.compacted is None else unlogged(read.compacted, images)
     return PastTurn(_completion(read), (read.sent, read.added), read.started_s, compacted, results, read.routes)
 
 

@@ -46,7 +46,7 @@ def _load(directory: Path, options: Mapping[str, Any] | None, family: str | None
             from transformers import AutoTokenizer
 
             tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
-            made = Renderer(tokenizer, directory.name, options, family, _model_type(directory))
+            made = Renderer(tokenizer, directory.name, options, family, _model_type(directory), directory)
             if not keep:
                 return made
             _cache[key] = made

@@ -27,6 +27,7 @@ from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
 from workers.agent.tools import Refused, Resumes, Tool, ToolAnswer, ToolContext, beyond, call_tool, refusal
 from workers.handler import SandboxLost, TurnLog
+from workers.inference.pictures import pads, shown, without
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
 from workers.inference.routes import asked, whole
 from workers.inference.run_clock import LONGEST_STALL_S, Patience, RunClock, Stalled, clock_until
@@ -61,8 +62,9 @@ async def run_agent(
     """
     kept = log if all(tool.resumes is not Resumes.NEVER for tool in tools) else None
     agent = _Agent(policy, renderer, tools, sandbox, sampling, sample, clock_until(deadline), Journal(kept))
-    prompt, shared = await asyncio.to_thread(renderer.prompt, messages, tools), agent.journal.inherited
-    agent.record = TokenRecord(prompt, messages, inherited=shared)
+    opening, shared = await asyncio.to_thread(renderer.opening, messages, tools), agent.journal.inherited
+    agent.record = TokenRecord(opening.ids, messages, inherited=shared, pictures=opening.pictures)
+    agent.journal.images = opening.images
     agent.history, agent.compact, agent.tell_budget, agent.reply = list(messages), compact, tell_budget, reply
     agent.runs_calls = runs_calls
     stop = None
@@ -120,7 +122,7 @@ class _Agent:
                 self.journal.prompted(self.record, begun)
                 started = self._elapsed() if begun is None else begun.started_s
                 completion = past.completion if past else await self._generate(room, begun, compacted, started)
-                wanted = asked(self.sampling, self.record.routed)
+                wanted = {**asked(self.sampling, self.record.routed), **shown(self.record.pictures)}
                 completion = await whole(self.policy, self.record.context, completion, wanted)
         except TimeoutError:
             return LoopEnd(reason="time", truncated_by="time")
@@ -170,7 +172,8 @@ class _Agent:
         )
         messages = await self.compact(history) if past is None else past.compacted
         if messages is not None:
-            self.record.compact(await asyncio.to_thread(self.renderer.prompt, messages, self.tools), messages)
+            opening = await asyncio.to_thread(self.renderer.opening, messages, self.tools)
+            self.record.compact(opening.ids, messages, opening.pictures)
             self.history = list(messages)
         return messages
 
@@ -208,7 +211,7 @@ class _Agent:
         self, room: int, begun: PastTurn | None, compacted: Sequence[Message] | None, started: float
     ) -> Completion:
         """Samples a turn, from where an attempt before had `begun` it where the batch asks for that."""
-        sampling = self.sampling
+        sampling, pictures = self.sampling, self.record.pictures
         generate = partial(
             self.policy.generate,
             self.record.context,
@@ -217,11 +220,12 @@ class _Agent:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             seed=turn_seed(sampling.seed, self.sample, self.record.turns),
-            stop_token_ids=self.renderer.stop_ids,
+            stop_token_ids=(*self.renderer.stop_ids, *pads(pictures)),
             **asked(self.sampling, self.record.routed),
+            **shown(pictures),
         )
-        if not sampling.continue_generation:
-            return await generate()
+        if pictures or not sampling.continue_generation:
+            return without(await generate(), pictures, len(self.record.context))
         since = Since(self.record.turns, started, compacted, lambda: self.clock.used_s)
         async with self.journal.arriving(begun, since) as arrived:
             return await generate(arrived=arrived)

@@ -5,13 +5,17 @@ proves itself when the renderer is made.
 """
 
 import functools
+import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from workers.agent.formats.interface import Format, Model
 from workers.agent.formats.registry import chosen, no_tools
 from workers.agent.hermes import Message
 from workers.agent.parser import Parsed
+from workers.agent.pictures import messages as pictured
+from workers.agent.pictures import vision
 from workers.agent.template import ChatTemplate, NoTools, TemplateError
 from workers.agent.tools import Tool
 
@@ -29,12 +33,16 @@ class Renderer:
         options: Mapping[str, Any] | None = None,
         family: str | None = None,
         model_type: str | None = None,
+        directory: Path | None = None,
     ) -> None:
         self.name = name
         self._template = ChatTemplate(tokenizer, name, options)
         self._model = Model(name, self._template, model_type)
         self.family: Format = chosen(self._model, family)
         self.stop_ids = tuple(self.family.stop_ids)
+        self._directory = directory
+        self._vision: vision.Vision | None = None
+        self._looking = threading.Lock()
 
     @property
     def end_of_turn(self) -> int:
@@ -68,10 +76,30 @@ class Renderer:
         return bool(getattr(self.family, "begins_lineages", False))
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
-        """The ids of a conversation's start, up to where the model begins to write."""
+        """The ids of a conversation's start, up to where the model begins to write. Images are for `opening`."""
         if tools and self.tools_fault is not None:
             raise self.tools_fault
         return self.family.prompt(messages, tools)
+
+    def opening(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> vision.Expanded:
+        """The same, with the images of messages that have some. Raises `NoVision`, `ImagesMismatched` and what decoding
+        an image raises. Call it in a thread.
+        """
+        images = pictured.images_of(messages)
+        if not images:
+            return vision.Expanded(self.prompt(messages, tools))
+        seen = self.vision()
+        return seen.expanded(self.prompt(pictured.placed(messages), tools), images)
+
+    def vision(self) -> vision.Vision:
+        """The images of the model: loaded and proved when they are first asked for. Raises `NoVision`."""
+        with self._looking:
+            if self._vision is None:
+                if self._directory is None:
+                    raise vision.NoVision(f"the rollout has images, and {self.name} is no model's directory")
+                self._template.shows_images = True
+                self._vision = vision.load(self._directory, self._template)
+            return self._vision
 
     def after(self, tail: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """The ids that follow a completion, what it lacks to be a whole turn included."""

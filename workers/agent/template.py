@@ -7,6 +7,7 @@ from typing import Any
 
 from prorl_mq.schema.faults import Cause
 from workers.agent.hermes import END_RESPONSE
+from workers.agent.pictures.messages import in_parts
 from workers.agent.tools import Tool
 
 Conversation = list[dict[str, Any]]
@@ -37,6 +38,7 @@ class ChatTemplate:
             raise TemplateError(f"{name} has no chat template; put a chat_template.jinja beside its tokenizer.json")
         self.options = dict(options or {})
         self._check_options()
+        self.shows_images = False  # until a message with one comes
         self.takes_tools = re.search(r"\btools\b", self.source) is not None
         self.added: Mapping[str, int] = {
             token.content: number for number, token in tokenizer.added_tokens_decoder.items()
@@ -46,19 +48,21 @@ class ChatTemplate:
 
     def render(self, conversation: Conversation, tools: Sequence[Tool] = (), *, generate: bool) -> list[int]:
         """The ids of a conversation; `generate` adds the place where the model begins to write."""
+        return list(self._apply(conversation, tools, generate=generate, tokenize=True, return_dict=False))
+
+    def written(self, conversation: Conversation) -> str:
+        """The text of the same, up to where the model begins to write."""
+        return str(self._apply(conversation, (), generate=True, tokenize=False))
+
+    def _apply(self, conversation: Conversation, tools: Sequence[Tool], *, generate: bool, **how: bool) -> Any:
         schemas = [tool.schema() for tool in tools] if tools and self.takes_tools else None
+        told = [in_parts(message) for message in conversation] if self.shows_images else conversation
         try:
-            ids = self.tokenizer.apply_chat_template(
-                conversation,
-                tools=schemas,
-                add_generation_prompt=generate,
-                tokenize=True,
-                return_dict=False,
-                **self.options,
+            return self.tokenizer.apply_chat_template(
+                told, tools=schemas, add_generation_prompt=generate, **how, **self.options
             )
         except Exception as error:  # a template is a program: it raises what it likes
             raise TemplateError(f"the chat template of {self.name} failed: {type(error).__name__}: {error}") from error
-        return list(ids)
 
     def text(self, ids: Sequence[int]) -> str:
         """Ids as people read them, special tokens included."""

@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from prorl_mq.schema.images.placed import PlacedImage, PromptImage
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import INHERITED, ExpertRoutes, PromptMessage, Segment, Span, Trajectory, Turn
 from prorl_mq.schema.turns import CompletionSpan
 from workers.agent.hermes import Message
+from workers.inference.pictures import Picture
 from workers.inference.protocol import Completion, MalformedAnswer
 
 Opening = Literal["start", "compaction"]
@@ -23,10 +25,17 @@ Opening = Literal["start", "compaction"]
 class _OpenSegment:
     """A segment that still grows: 13 bytes a token, in arrays of numbers."""
 
-    def __init__(self, prompt_ids: Sequence[int], messages: Sequence[Message], opened_by: Opening) -> None:
+    def __init__(
+        self,
+        prompt_ids: Sequence[int],
+        messages: Sequence[Message],
+        opened_by: Opening,
+        pictures: Sequence[Picture] = (),
+    ) -> None:
         self.prompt_tokens = len(prompt_ids)
         self.messages = [PromptMessage(role=each.role, content=each.content) for each in messages]
         self.opened_by: Opening = opened_by
+        self.pictures = pictures  # in its prompt
         self.context = array("I", prompt_ids)  # prompt and response so far: what the backend is sent
         self.loss_mask = bytearray()
         self.logprobs = array("d")  # not a number where the mask is 0
@@ -73,7 +82,7 @@ class _OpenSegment:
         ]
         self.answered = self.spans[-1].end if self.spans else self.answered
 
-    def closed(self, show: Callable[[Sequence[int]], str]) -> Segment:
+    def closed(self, show: Callable[[Sequence[int]], str], images: Sequence[PromptImage] = ()) -> Segment:
         """Without what follows the last sampled token: no model ever answered that."""
         length, start = self.answered, self.prompt_tokens
         prompt_ids, mask = self.context[:start].tolist(), self.loss_mask[:length]
@@ -87,6 +96,10 @@ class _OpenSegment:
             prompt_text=show(prompt_ids),
             messages=self.messages,
             routes=self.routed(),
+            images=[
+                PlacedImage(image=images.index(each.image), start=each.start, length=each.length)
+                for each in self.pictures
+            ],
         )
 
 
@@ -97,8 +110,15 @@ class TokenRecord:
     `inherited` turns are those of another sample, in which they are trained: here they have mask 0.
     """
 
-    def __init__(self, prompt_ids: Sequence[int], messages: Sequence[Message] = (), *, inherited: int = 0) -> None:
-        self._open = _OpenSegment(prompt_ids, messages, "start")
+    def __init__(
+        self,
+        prompt_ids: Sequence[int],
+        messages: Sequence[Message] = (),
+        *,
+        inherited: int = 0,
+        pictures: Sequence[Picture] = (),
+    ) -> None:
+        self._open = _OpenSegment(prompt_ids, messages, "start", pictures)
         self._finished: list[_OpenSegment] = []
         self._turns: list[Turn] = []
         self._inherited = inherited
@@ -113,6 +133,11 @@ class TokenRecord:
     def routed(self) -> int:
         """The number of its first tokens whose routes are known."""
         return self._open.routes[-1].end if self._open.routes else 0
+
+    @property
+    def pictures(self) -> Sequence[Picture]:
+        """The images in the context."""
+        return self._open.pictures
 
     @property
     def segment(self) -> int:
@@ -141,10 +166,12 @@ class TokenRecord:
         """Appends what the environment added, with mask 0."""
         self._open.insert(delta)
 
-    def compact(self, prompt_ids: Sequence[int], messages: Sequence[Message] = ()) -> None:
+    def compact(
+        self, prompt_ids: Sequence[int], messages: Sequence[Message] = (), pictures: Sequence[Picture] = ()
+    ) -> None:
         """Continues from another prompt, on purpose. It opens a segment even where it happens to fit."""
         self._finished.append(self._open)
-        self._open = _OpenSegment(prompt_ids, messages, "compaction")
+        self._open = _OpenSegment(prompt_ids, messages, "compaction", pictures)
 
     def end_turn(self, turn: Turn) -> None:
         inherited = len(self._turns) < self._inherited
@@ -160,8 +187,11 @@ class TokenRecord:
         show: Callable[[Sequence[int]], str] = lambda _: "",
     ) -> Trajectory:
         """The finished record. `show` decodes prompts for people."""
+        all_of = (*self._finished, self._open)
+        pictures = [picture for segment in all_of for picture in segment.pictures]
+        images = [each.image for place, each in enumerate(pictures) if each.image not in _before(pictures, place)]
         return Trajectory(
-            segments=[segment.closed(show) for segment in (*self._finished, self._open)],
+            segments=[segment.closed(show, images) for segment in all_of],
             turns=self._turns,
             stop_reason=stop_reason,
             truncated_by=truncated_by,
@@ -169,7 +199,13 @@ class TokenRecord:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             tools=list(tools),
+            images=images,
+            image_id=pictures[0].pad if pictures else None,
         )
+
+
+def _before(pictures: Sequence[Picture], place: int) -> list[PromptImage]:
+    return [each.image for each in pictures[:place]]
 
 
 def verified(completion: Completion, sent: int) -> Sequence[CompletionSpan]:

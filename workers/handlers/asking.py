@@ -7,6 +7,7 @@ import msgspec
 from workers.agent.hermes import Message
 from workers.agent.loading import policy_renderer
 from workers.agent.loop import Reply, run_agent
+from workers.agent.pictures.messages import attached
 from workers.agent.result import AgentResult
 from workers.agent.tools import Tool, offered, select
 from workers.handler import JobView, Run
@@ -64,7 +65,7 @@ async def ask(
         messages=[
             *([Message(role="system", content=system)] if system else []),
             *options.examples,
-            *([Message(role="user", content=question)] if isinstance(question, str) else question),
+            *attached([Message(role="user", content=question)] if isinstance(question, str) else question),
         ],
         tools=tools,
         sandbox=context.sandbox,

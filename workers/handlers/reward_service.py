@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prorl_mq.schema.codec import sendable
+from prorl_mq.schema.images.rows import FIELD
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 from workers.handlers.asking import OPTIONS, Prompts, ask, tools_of
 from workers.handlers.blame import Blamed
@@ -29,7 +30,7 @@ PROMPTS = Prompts(
 class RewardService:
     """Rows of verl's form. The service gives a number, or `{"score": number}` with named parts beside it."""
 
-    schema = Schema(optional=(*QUESTIONS, *OPTIONS), sealed=ANSWERS, seals_rest=True)
+    schema = Schema(optional=(*QUESTIONS, *OPTIONS, FIELD), sealed=ANSWERS, seals_rest=True)
     needs_sandbox = True  # unless a task's payload says `tools: false`
 
     def __init__(self) -> None:

@@ -6,6 +6,7 @@ from typing import Self
 from prorl_mq.process.backend_keys import BackendKeys
 from workers.inference.assignment import Endpoint, WireProtocol
 from workers.inference.logprobs import exact, marked
+from workers.inference.pictures import unsupported
 from workers.inference.protocol import Completion, InferenceError
 from workers.inference.protocols.abort import Aborter
 from workers.inference.protocols.completions import Completions
@@ -57,6 +58,8 @@ class InferenceClients:
     async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling the task stops the backend's work."""
         try:
+            if request.pictures and backend.protocol is not WireProtocol.VLLM_GENERATE:
+                raise unsupported(backend.address, backend.protocol)
             completion = await self._clients[backend.protocol].generate(backend, request)
         except InferenceError as error:
             raise self.transport.fixed(backend.address, error) from None

@@ -17,6 +17,7 @@ import msgspec
 from workers.inference.arrived import Arrived, CallTokens, finished, joined
 from workers.inference.assignment import Assigner, Endpoint
 from workers.inference.logprobs import exact
+from workers.inference.pictures import Picture
 from workers.inference.protocol import Completion, ContextFull, InferenceError, MalformedAnswer, NoBackend
 from workers.inference.request import BackendClient, GenerateRequest
 from workers.inference.routes import RoutesAsked, behind
@@ -74,6 +75,7 @@ class StickyPolicy:
         stop_token_ids: Sequence[int] = (),
         arrived: Arrived | None = None,
         routes: RoutesAsked | None = None,
+        pictures: Sequence[Picture] = (),
     ) -> Completion:
         """Samples one turn. Raises `InferenceError` when no try succeeded; cancelling aborts the request.
 
@@ -92,6 +94,7 @@ class StickyPolicy:
             seed=seed,
             stop_token_ids=stop_token_ids,
             routes=routes,
+            pictures=pictures,
         )
         if arrived is not None and request.draws:
             arrived.unable(UNREPEATABLE)
@@ -203,7 +206,7 @@ class StickyPolicy:
         """One call. Raises `Silent` if nothing comes of it, `TimeoutError` if the policy's time is over before it."""
         call = asyncio.ensure_future(self._call(backend, request))
         one_token = msgspec.structs.replace(
-            request, prompt_ids=request.prompt_ids[:1], max_tokens=1, seed=0, arrived=None, routes=None
+            request, prompt_ids=request.prompt_ids[:1], max_tokens=1, seed=0, arrived=None, routes=None, pictures=()
         )
 
         async def probe() -> Completion:

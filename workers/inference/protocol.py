@@ -11,6 +11,7 @@ from prorl_mq.schema.turns import CompletionSpan
 
 if TYPE_CHECKING:
     from workers.inference.arrived import Arrived
+    from workers.inference.pictures import Picture
     from workers.inference.routes import RoutesAsked
 
 
@@ -81,9 +82,11 @@ class Policy(Protocol):
         stop_token_ids: Sequence[int] = (),
         arrived: "Arrived | None" = None,
         routes: "RoutesAsked | None" = None,
+        pictures: "Sequence[Picture]" = (),
     ) -> Completion:
         """Samples from the pool's backend. Raises `InferenceError`; cancelling the task aborts the request.
 
-        With `arrived` it continues from what that has, and puts there what it samples, as it comes.
+        With `arrived` it continues from what that has, and puts there what it samples, as it comes. `pictures`: images
+        that some of the prompt's ids stand for.
         """
         ...

@@ -7,6 +7,7 @@ import msgspec
 
 from workers.inference.arrived import CallTokens
 from workers.inference.assignment import Endpoint
+from workers.inference.pictures import Picture
 from workers.inference.protocol import Completion
 from workers.inference.routes import RoutesAsked
 
@@ -26,6 +27,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     answer_s: float | None = None  # None: the transport's limit
     arrived: CallTokens | None = None  # gets the tokens as they come, where the backend can stream them
     routes: RoutesAsked | None = None  # come with the answer
+    pictures: Sequence[Picture] = ()  # in the prompt, in the order of their ids
 
     @property
     def draws(self) -> bool:

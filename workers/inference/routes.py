@@ -76,7 +76,8 @@ def with_logged(completion: Completion, data: bytes | None) -> Completion:
 
 async def whole(policy: Policy, context: Sequence[int], completion: Completion, wanted: dict[str, Any]) -> Completion:
     """The completion with all routes. Those of a call that was cut, or of a log whose file is gone, are asked for
-    again: by one token behind all ids but the last, which the context has room for, and which nobody uses.
+    again: by one token behind all ids but the last, which the context has room for, and which nobody uses. `wanted`:
+    arguments of `Policy.generate`.
     """
     request: RoutesAsked | None = wanted.get("routes")
     if request is None:
@@ -87,7 +88,7 @@ async def whole(policy: Policy, context: Sequence[int], completion: Completion, 
     ids = [*context, *completion.ids][:-1]
     if len(ids) <= (request.start if had is None else had.end):
         return completion
-    more = await policy.generate(ids, max_tokens=1, temperature=0.0, routes=behind(request, had))
+    more = await policy.generate(ids, max_tokens=1, temperature=0.0, **{**wanted, "routes": behind(request, had)})
     return msgspec.structs.replace(completion, routes=joined_routes(had, more.routes))
 
 

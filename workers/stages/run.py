@@ -13,6 +13,7 @@ from prorl_mq.schema.items import Advance
 from prorl_mq.schema.trajectory import HandedOver, Trajectory
 from prorl_mq.schema.turns import Inherited
 from prorl_mq.store import jobs
+from prorl_mq.store.payloads import images
 from prorl_mq.store.payloads import writing as payloads
 from prorl_mq.store.payloads.checkpoints import CheckpointArchives
 from prorl_mq.store.payloads.limits import SMALL_BYTES
@@ -25,8 +26,10 @@ from sandbox.isolators.layers.copying import Copies
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers import metrics
 from workers.agent.loading import load_ahead
+from workers.agent.pictures import messages as shown
 from workers.egress.opening import way_out
 from workers.handler import Handler, Ran, SandboxLost, lost_with_egress, with_egress
+from workers.inference.pictures import check_shown
 from workers.inference.routes import RoutesNeedFiles, check_kept
 from workers.inference.run_clock import RunClock, Stalled
 from workers.stages import failures
@@ -83,6 +86,7 @@ class RunStage:
         over: JobLog | None = None  # the same, where the commit ends it
         try:
             await self._check_room(work)
+            await self._show(work)
             log = await self._log(work)
             if work.spec.max_staleness is not None:
                 policy = await announced(self._store, work.spec.pool)
@@ -126,6 +130,12 @@ class RunStage:
         if files is None or not await in_thread(lambda: files.there):
             told = files.directory if files is not None else "`payloads` beside the rendezvous file"
             raise RoutesNeedFiles(f"routed experts are megabytes a sample and need files: make the directory {told}")
+
+    async def _show(self, work: Work) -> None:
+        """Reads the task's images, for whoever asks the policy in this task. Raises `PayloadUnavailable`."""
+        found = images.names(work.spec.payload)
+        if found:
+            shown.enter([await images.image(self._store, work.held.ref, each) for each in found])
 
     def _continues(self, work: Work, log: JobLog | None) -> bool:
         """True if a later attempt may continue with this one's turns, or with those of an attempt before."""
@@ -229,6 +239,7 @@ class RunStage:
         if trajectory is not None:
             trajectory = msgspec.structs.replace(_with_artefact(trajectory, after), forked_from=work.spec.fork)
         check_kept(work.spec.sampling, trajectory)
+        check_shown(shown.of_job(), trajectory)
         data = await pack_trajectory(trajectory) if trajectory is not None else b""
         carry = packed(msgspec.structs.replace(after, trajectory_bytes=len(data)))
         if len(carry) > EXPORT_BYTES:

@@ -93,6 +93,7 @@ GROUP: Final[dict[str, Field]] = {
     "refills": _field("integer", "fork settle submit", "removed by settle"),
     "total_ms": _field("integer; of each job", "fork submit", "removed by settle"),
     "family": _field("its data source", "fork submit", "removed by settle"),
+    "images": _field("names of the files with its task's images, between spaces", "fork submit", "removed by settle"),
     "at": _field("ms; its submission", "fork submit", "removed by settle"),
     "base": _field("integer; of its score in the backlog, where it is not 0", "fork submit", "removed by settle"),
     "ahead_us": _field("integer; its priority as waiting time, with a reservoir", "submit", "removed by settle"),

@@ -5,7 +5,7 @@
 --       batch, 9 group, 10 open, 11 sealed, 12 fork, 13 open of the parent's group, 14 its sealed, 15 job,
 --       16 what names the checkpoint's file: that job, the parent, or the fork that it begins with
 -- ARGV: 1 packed {digest, run, batch, ref, n, total_ms, family, base, ahead_us, batches_cap, open, sealed, turns, saved,
---       saved_in, copies, lends}, then bytes. `copies`: the sealed part is that of the parent's group, which is open;
+--       saved_in, copies, lends, images}, then bytes. `copies`: the sealed part is that of the parent's group, which is open;
 --       `lends`: the file is the parent's, whose worker must not remove it from now on
 -- Reply: forked, already, conflict (the name is another's), or moved (look again: the parent's group has closed, or its
 -- checkpoint is in another file)
@@ -23,6 +23,7 @@ call('ZREMRANGEBYRANK', KEYS[7], 0, -1 - A.batches_cap)
 call('HSET', KEYS[9], 'digest', A.digest, 'batch', A.batch, 'n', A.n, 'wanted', A.n, 'next', 0, 'open', 0, 'refills', 0,
   'total_ms', A.total_ms, 'family', A.family, 'at', now_ms)
 if A.base ~= 0 then call('HSET', KEYS[9], 'base', string.format('%.0f', A.base)) end
+if A.images ~= '' then call('HSET', KEYS[9], 'images', A.images) end
 call('SET', KEYS[10], raw(A.open))
 if sealed ~= '' then call('SET', KEYS[11], sealed) end
 call('HSET', KEYS[12], 'turns', raw(A.turns), 'saved', raw(A.saved), 'saved_in', A.saved_in)

@@ -4,7 +4,7 @@
 -- KEYS: 1 batch, 2 backlog or reservoir, 3 runs, 4 run, 5 bell, 6 open groups, 7 DAPO batches, 8 batches of the
 --       run, 9 open groups of the batch, then per group: group, open, sealed
 -- ARGV: 1 packed {digest, run, batch, ttl_ms, groups, jobs, base, ahead_us, reserved, plan, target,
---       batches_cap, items = {{ref, digest, n, total_ms, open, sealed, family}}}, bytes; base and ahead_us: as
+--       batches_cap, items = {{ref, digest, n, total_ms, open, sealed, family, images}}}, bytes; base and ahead_us: as
 --       `order.py` says. With a plan, the batch is a DAPO batch
 -- Reply: per group stored, already or conflict; with a conflict nothing is stored. {'conflict'} alone: the batch's
 -- body differs. {'ended'}: the batch takes no groups any more. Without groups: {'stored'} or {'already'}.
@@ -41,6 +41,7 @@ for place, item in ipairs(A.items) do
       'refills', 0, 'total_ms', item[4], 'family', item[7], 'at', now_ms)
     if A.base ~= 0 then call('HSET', group, 'base', string.format('%.0f', A.base)) end
     if A.reserved then call('HSET', group, 'order', 0, 'ahead_us', string.format('%.0f', A.ahead_us)) end
+    if item[8] ~= '' then call('HSET', group, 'images', item[8]) end
     call('SET', open, raw(item[5]))
     if item[6] > 0 then call('SET', sealed, raw(item[6])) end
     fresh[#fresh + 1] = string.format('%.0f', A.base + now_us - A.ahead_us + place)

@@ -66,6 +66,14 @@ async def put(
     return StoredPayload(key, fault)
 
 
+async def put_content(files: PayloadFiles, tenant: str, data: bytes) -> PayloadFile | None:
+    """Stores bytes in a file that their tenant can name; None where there is no directory.
+
+    Raises `OSError` and `TimeoutError`.
+    """
+    return await _written(files, tenant, data) if await in_thread(lambda: files.there) else None
+
+
 async def put_spare(store: Store, ref: JobRef, data: bytes) -> PayloadFile:
     """Stores bytes that can be done without, in a file alone, and leaves room for what cannot.
 

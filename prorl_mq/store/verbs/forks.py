@@ -33,7 +33,7 @@ class ForkVerbs(Core):
             "ahead_us": order.ahead_us(batch.priority), "batches_cap": BATCHES_CAP, "open": raw.put(group.open),
             "sealed": raw.put(group.sealed), "turns": raw.put(fork.base), "saved": raw.put(fork.saved),
             "saved_in": fork.saved_in, "copies": fork.sealed_of is not None,
-            "lends": fork.lender == job and fork.saved_in != "",
+            "lends": fork.lender == job and fork.saved_in != "", "images": group.images,
         }  # fmt: skip
         try:
             return text(await self.call("fork", names, arguments, *raw))

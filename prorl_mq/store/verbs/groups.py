@@ -64,7 +64,7 @@ class GroupVerbs(Core):
         for group in groups:
             names += (keys.group(group.ref), keys.open(group.ref), keys.sealed(group.ref))
             parts = (raw.put(group.open), raw.put(group.sealed))
-            rows.append((group.ref, group.digest, group.n, group.total_ms, *parts, group.family))
+            rows.append((group.ref, group.digest, group.n, group.total_ms, *parts, group.family, group.images))
         arguments = {
             "digest": batch.digest, "run": batch.run, "batch": batch.ref, "groups": batch.groups, "jobs": batch.jobs,
             "base": order.base(batch.purpose), "ahead_us": order.ahead_us(batch.priority), "ttl_ms": 7 * DAY_MS,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from prorl_mq.schema.images.rows import FIELD
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 from workers.handlers.answers import MAX_ANSWER_CHARS as MAX_TEXT_CHARS
 from workers.handlers.answers import boxed, last_boxed
@@ -32,7 +33,7 @@ class Math:
     """`{prompt, reward_model: {ground_truth}}`, or `{question, answer}`."""
 
     data_sources: Sequence[str] = ("deepscaler", "math", "math_dapo", "openai/gsm8k", "gsm8k")
-    schema = Schema(optional=(*QUESTIONS, *OPTIONS), sealed=ANSWERS, seals_rest=True)
+    schema = Schema(optional=(*QUESTIONS, *OPTIONS, FIELD), sealed=ANSWERS, seals_rest=True)
     needs_sandbox = True  # unless a task's payload says `tools: false`
     needs = ("math_verify",)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from prorl_mq.schema.images.rows import FIELD
 from workers.handler import Eval, Init, Prepared, Ran, Run, Schema, Score
 from workers.handlers.answers import MAX_ANSWER_CHARS
 from workers.handlers.blame import Blamed, blaming, reply_of
@@ -27,7 +28,9 @@ class IfEval:
     """`{prompt, reward_model: {ground_truth: {instruction_id_list, kwargs}}}`, or a row of IFEval."""
 
     data_sources: Sequence[str] = ("if_eval",)
-    schema = Schema(optional=QUESTIONS, sealed=(*ANSWERS, *InstructionList.__struct_fields__), seals_rest=True)
+    schema = Schema(
+        optional=(*QUESTIONS, FIELD), sealed=(*ANSWERS, *InstructionList.__struct_fields__), seals_rest=True
+    )
     needs_sandbox = False
     needs = ("if_verifiable", "punkt")
 

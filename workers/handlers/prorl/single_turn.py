@@ -9,6 +9,7 @@ import msgspec
 from workers.agent.hermes import Message
 from workers.agent.loading import policy_renderer
 from workers.agent.loop import run_agent
+from workers.agent.pictures.messages import attached
 from workers.agent.result import AgentResult
 from workers.agent.tools import Tool, ToolAnswer, ToolContext
 from workers.handler import Run
@@ -54,7 +55,7 @@ async def answer_once(context: Run, tools: Sequence[Tool] = ()) -> AgentResult:
     return await run_agent(
         policy=context.policy,
         renderer=await policy_renderer(),
-        messages=messages_of(job.payload),
+        messages=attached(messages_of(job.payload)),
         tools=tools,
         sandbox=None,
         sampling=job.sampling,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from prorl_mq.schema.images.rows import FIELD
 from workers.agent.mcp_tools import ServerSpec, mcp_tools, servers_of
 from workers.handler import Eval, Init, JobView, Prepared, Ran, Run, Schema, Score
 from workers.handlers.answers import MAX_ANSWER_CHARS, boxed, final_answer
@@ -48,7 +49,7 @@ class Stem:
     """`{prompt, reward_model: {ground_truth}, mcp?}`."""
 
     data_sources: Sequence[str] = ("stem", UNBOXED)
-    schema = Schema(optional=(*QUESTIONS, *OPTIONS, "mcp"), sealed=ANSWERS, seals_rest=True)
+    schema = Schema(optional=(*QUESTIONS, *OPTIONS, FIELD, "mcp"), sealed=ANSWERS, seals_rest=True)
     needs_sandbox = True  # unless a task's payload says `tools: false`
 
     @property

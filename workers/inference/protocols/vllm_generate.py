@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from workers.inference.arrived import CallTokens
 from workers.inference.assignment import Endpoint
+from workers.inference.pictures import check_read, collapsed, parts
 from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.protocols.abort import Aborter
 from workers.inference.protocols.answers import check_prompt, check_tokens, decode, only, require_ok
@@ -51,6 +52,8 @@ class _Request(msgspec.Struct, kw_only=True, omit_defaults=True):
     cache_salt: str | None = None
     stream: bool = False
     stream_options: Mapping[str, bool] | None = None
+    content_parts: Sequence[Mapping[str, str]] = ()  # images; then one id stands for each
+    return_token_ids: bool = False
 
 
 class _Entry(msgspec.Struct):
@@ -92,6 +95,8 @@ class PromptUsage(msgspec.Struct):
 class _Answer(msgspec.Struct):
     choices: list[_Choice]
     usage: PromptUsage | None = None
+    prompt_token_ids: list[int] | None = None  # with those of images in their places
+    mm_placeholders: dict[str, list[dict[str, int]]] | None = None  # offset and length of each
 
 
 class _Delta(msgspec.Struct):
@@ -190,7 +195,7 @@ class VllmGenerate:
     async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling closes the connection and posts an abort."""
         started = time.perf_counter()
-        tokens = self._lossy.streamed(backend.address, request.arrived)
+        tokens = None if request.pictures else self._lossy.streamed(backend.address, request.arrived)
         stream = _Stream(backend.address, tokens) if tokens is not None else None
         events = stream.event if stream is not None else None
         body = self._encode(backend, request, streams=stream is not None)
@@ -212,10 +217,12 @@ class VllmGenerate:
         return await with_routes(backend.address, request, completion, read.choices[0].routed_experts, read_npy)
 
     def _encode(self, backend: Endpoint, request: GenerateRequest, *, streams: bool) -> bytes:
-        interval = STREAM_INTERVAL if streams else UNSET
+        interval, pictured = STREAM_INTERVAL if streams else UNSET, bool(request.pictures)
         wire = _Request(
             request_id=request.request_id,
-            token_ids=list(request.prompt_ids),
+            token_ids=collapsed(request.prompt_ids, request.pictures) if pictured else list(request.prompt_ids),
+            content_parts=parts(request.pictures) if pictured else (),
+            return_token_ids=pictured,
             sampling_params=_SamplingParams(
                 **sampling_fields(request),
                 stream_interval=interval,
@@ -235,6 +242,8 @@ def _completion(
     choice, usage = only(backend, answer.choices), answer.usage
     finish = choice.finish_reason
     check_tokens(backend, choice.token_ids, logprobs, finish=finish, max_tokens=request.max_tokens)
+    if request.pictures:
+        check_read(backend, request, answer.prompt_token_ids, answer.mm_placeholders)
     check_prompt(backend, usage.prompt_tokens if usage else None, len(request.prompt_ids))
     spans = read_spans(backend, len(choice.token_ids), choice.weight_versions)
     return Completion(

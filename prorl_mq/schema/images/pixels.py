@@ -1,0 +1,59 @@
+"""Decodes images as vLLM does: turned upright, and on white where they can be seen through.
+
+So whoever trains on a trajectory sees the pixels that the model saw.
+"""
+
+import contextlib
+import io
+from typing import Any, Final
+
+from prorl_mq.schema.faults import Cause
+from prorl_mq.schema.images.placed import PromptImage
+
+_FORMATS: Final = ("PNG", "JPEG", "WEBP")
+
+
+class ImageUnreadable(Exception):
+    """The bytes of an image are no image, though they begin as one."""
+
+    retryable = False
+    cause = Cause.ROW
+
+
+class ImageExtraMissing(Exception):
+    """The environment lacks a library that images need."""
+
+    retryable = False
+    cause = Cause.NODE
+
+
+def decoded(image: PromptImage, number: int = 0) -> Any:
+    """A Pillow image, RGB. Raises `ImageUnreadable` or `ImageExtraMissing`. Call it in a thread."""
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise ImageExtraMissing(
+            f"images need Pillow in this environment: install prorl-mq[images] ({error})"
+        ) from error
+    try:
+        opened: Any = Image.open(io.BytesIO(image.data), formats=_FORMATS)
+        if opened.size == (image.width, image.height):
+            opened.load()
+        upright = opened
+        with contextlib.suppress(Exception):  # as vLLM does: what it cannot read turns nothing
+            upright = ImageOps.exif_transpose(opened)
+    except Exception as error:  # decoders of broken data raise what they like
+        raise ImageUnreadable(
+            f"image {number} ({image.kind}, {len(image.data)} bytes) cannot be decoded: {type(error).__name__}: {error}"
+        ) from error
+    if opened.size != (image.width, image.height):
+        size = f"{opened.width} by {opened.height} pixels"
+        raise ImageUnreadable(f"image {number} has {size}, and says {image.width} by {image.height} at its start")
+    if upright.mode == "RGB":
+        return upright
+    if upright.mode != "RGBA" and not upright.has_transparency_data:
+        return upright.convert("RGB")
+    seen = upright.convert("RGBA")
+    white = Image.new("RGB", seen.size, (255, 255, 255))
+    white.paste(seen, mask=seen.split()[3])
+    return white

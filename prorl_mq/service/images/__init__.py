@@ -1,0 +1,1 @@
+"""Images of tasks on their way into the service."""

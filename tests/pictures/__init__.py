@@ -1,0 +1,1 @@
+"""Images in prompts: taken in, turned into ids, sent, recorded, exported; and what is refused."""

@@ -1,0 +1,1 @@
+"""Images in prompts: decoded, turned into the ids that stand for them, and placed."""
