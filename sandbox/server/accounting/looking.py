@@ -1,4 +1,4 @@
-"""What the watchdog reads at each look, with its files kept open: that takes half of the time."""
+"""Files of /proc that the watchdog keeps open between its looks: to open them takes half of the time."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ class SocketBuffers:
         self._own = self._counted()[0]
 
     def held_bytes(self, few_bytes: int = 0) -> int:
-        """Bytes in all of them. What the kernel does not tell counts as none, and so do sockets that are so few that they
-        cannot hold more than `few_bytes`.
+        """Bytes in all of them. What the kernel does not tell counts as none, and so do sockets that are so few that
+        they cannot hold more than `few_bytes`.
         """
         sockets, tcp = self._counted()
         if not tcp and (sockets - self._own) * self._most_bytes <= few_bytes:
@@ -81,7 +81,7 @@ class SocketBuffers:
         return sum(self._held(*question) for question in questions)
 
     def _counted(self) -> tuple[int, bool]:
-        """How many sockets there are of any kind, and whether there are some of TCP: many, where nothing says so."""
+        """Counts sockets of any kind, and tells whether some are of TCP: many and yes, where nothing says so."""
         try:
             if self._counts is None:
                 self._counts = [KeptFile(f"self/net/{name}", self._directory) for name in ("sockstat", "sockstat6")]
