@@ -9,7 +9,7 @@ from sandbox.errors import SandboxUnavailable
 
 MODULES = (
     "frames", "capture", "libc", "sealing/calls", "sealing/filter", "sealing/seal",
-    "processes", "accounting/sockets", "entry", "children", "daemon", "shell_input", "terminal",
+    "processes", "accounting/looking", "accounting/sockets", "entry", "children", "daemon", "shell_input", "terminal",
     "shell", "images", "cells", "kernel", "programs", "editor", "files", "acts",
     "watchdog", "login", "main",
 )  # fmt: skip

@@ -28,6 +28,7 @@ class Process(NamedTuple):
     memory_bytes: int  # without page tables
     space_bytes: int  # of addresses
     born: int  # in ticks since the node was started: a number may be given twice, not both
+    cpu_ticks: int = 0  # that it has used
 
 
 class Proc:
@@ -37,7 +38,7 @@ class Proc:
         self._root = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def pids(self) -> list[int]:
-        here = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._root)
+        here = self.directory_of_all()
         try:
             return [int(name) for name in os.listdir(here) if name.isdigit()]
         finally:
@@ -53,13 +54,9 @@ class Proc:
             return self._text("loadavg").split()[-1]
         return ""
 
-    def has_tcp(self) -> bool:
-        """True if this process's network has sockets of TCP, or nothing says whether it has."""
-        with contextlib.suppress(OSError, IndexError):
-            texts = [self._text(f"self/net/{name}") for name in ("sockstat", "sockstat6")]
-            rows = [line.split() for text in texts for line in text.splitlines()]
-            return any(int(row[2]) for row in rows if row[0] in ("TCP:", "TCP6:"))
-        return True
+    def directory_of_all(self) -> int:
+        """A descriptor of its own."""
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._root)
 
     def _text(self, path: str) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._root)
@@ -99,14 +96,17 @@ class Proc:
 
     def process(self, pid: int) -> Process | None:
         try:
-            before, _, after = self.read(pid, "stat").rpartition(")")
+            return self._row(pid, self.read(pid, "stat"))
         except OSError:
             return None
+
+    def _row(self, pid: int, text: str) -> Process:
+        before, _, after = text.rpartition(")")
         fields = after.split()
         return Process(
             pid=pid, parent=int(fields[1]), group=int(fields[2]), name=before.partition("(")[2], dead=fields[0] in "ZX",
             threads=int(fields[17]), memory_bytes=int(fields[21]) * PAGE_BYTES, space_bytes=int(fields[20]),
-            born=int(fields[19]),
+            born=int(fields[19]), cpu_ticks=int(fields[11]) + int(fields[12]),
         )  # fmt: skip
 
     def below(self, roots: tuple[int, ...]) -> list[Process]:

@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+from sandbox.server.accounting.looking import LookingProc
 from sandbox.server.accounting.sockets import SocketBuffers
 from sandbox.server.children import Children, end_all, send_signal
 from sandbox.server.processes import Proc, Process
 
 FASTEST_S = 0.02
 SLOWEST_S = 0.5
+REST_S = 0.1  # where nothing has had a CPU since the look before, and half of each limit is free
+FEW_SOCKETS = 8  # an eighth of the memory limit is what sockets may have that are too few to be asked for
 GROWTH_BYTES_S = 2 << 30  # how fast a sandbox is thought to grow on one CPU
 FULL_S = 2.0  # since there was no room for another process: it is no busy moment any more
 FULL_SHARE = 0.5  # of the limit: with fewer processes there is room, for those not seen from here are not as many
@@ -121,10 +124,15 @@ class Watchdog:
         self._disk_bytes: int = limits["disk_bytes"]
         self._scratch = [place for place in settings["scratch"] if os.path.isdir(place)]
         counted = [place for place in settings.get("counted", ()) if os.path.isdir(place)]
+        self._systems = list({os.stat(place).st_dev: place for place in self._scratch}.values())
         self._where = [*self._scratch, *counted]
         self._counted = CountedFiles(counted)
         self.sealed_bytes = 0  # that lie in layers below those which can be written to
         self._proc, self._children, self._roots, self._notices = proc, children, roots, notices
+        if sockets is not None:
+            sockets.begin()
+        self._looking = LookingProc(proc)  # for the thread that watches
+        self._ticks = -1  # of CPU time that what lives had at the last look
         self._tools, self._interrupt, self._sockets = tools, interrupt, sockets
         self._growth_bytes_s = GROWTH_BYTES_S * max(2, len(os.sched_getaffinity(0)))
         self._end = time.monotonic() + limits["wall_s"]
@@ -174,19 +182,22 @@ class Watchdog:
 
     def look(self) -> tuple[bool, float]:
         """Tells whether something runs, and the seconds after which to look again."""
-        everything = self._proc.below(self._roots)
+        everything = self._looking.below(self._roots)
         self._killed &= {found.pid for found in everything}
         living = [found for found in everything if not found.dead and found.pid not in self._killed]
         used = self._check_memory(living)
         used = max(used, self._check_disk())
         self._check_processes(everything)
         idle = not self._calls and not {found.pid for found in living} - self._tools()
-        return not idle, self._pause(used)
+        before, self._ticks = self._ticks, sum(found.cpu_ticks for found in living)
+        return not idle, self._pause(used, rests=before == self._ticks)
 
-    def _pause(self, used: int) -> float:
-        """Seconds in which no limit can be passed, but for the shortest pause."""
-        room = max(0.0, min(self._memory_bytes, self._disk_bytes) - used)
-        return min(SLOWEST_S, max(FASTEST_S, room / self._growth_bytes_s))
+    def _pause(self, used: int, *, rests: bool = False) -> float:
+        """Seconds in which no limit can be passed, but for the shortest pause: a longer one far from it and at rest."""
+        limit = min(self._memory_bytes, self._disk_bytes)
+        room = max(0.0, limit - used)
+        shortest_s = REST_S if rests and room > limit / 2 else FASTEST_S
+        return min(SLOWEST_S, max(shortest_s, room / self._growth_bytes_s))
 
     def _check_memory(self, living: list[Process]) -> int:
         """Kills the largest group, and the next ones until the rest keeps the limit.
@@ -194,7 +205,8 @@ class Watchdog:
         Nobody knows whose a socket is. So where it is they that take too much, one group is killed at a time, and the
         next one when that is gone and they still do.
         """
-        sockets = self._sockets.held_bytes() if self._sockets is not None else 0
+        few_bytes = self._memory_bytes // FEW_SOCKETS
+        sockets = self._sockets.held_bytes(few_bytes) if self._sockets is not None else 0
         tables = {found.pid: self._proc.table_bytes(found) for found in living}
         used = sockets + sum(tables.values()) + sum(found.memory_bytes for found in living)
         if used <= self._memory_bytes:
@@ -239,13 +251,13 @@ class Watchdog:
         return self._scratch_bytes() + self._counted.growth() + self.sealed_bytes
 
     def _scratch_bytes(self) -> int:
-        systems = {}
-        for place in self._scratch:
+        used = 0
+        for place in self._systems:
             with contextlib.suppress(OSError):
                 found = os.statvfs(place)
-                used = (found.f_blocks - found.f_bfree) * found.f_frsize
-                systems[os.stat(place).st_dev] = used + (found.f_files - found.f_ffree) * INODE_BYTES
-        return sum(systems.values())
+                used += (found.f_blocks - found.f_bfree) * found.f_frsize
+                used += (found.f_files - found.f_ffree) * INODE_BYTES
+        return used
 
     def _check_processes(self, everything: list[Process]) -> None:
         """A sandbox in which nothing more can start is of no use to its agent."""

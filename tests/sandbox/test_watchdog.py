@@ -1,11 +1,19 @@
 """When the limits of a whole sandbox stop what runs."""
 
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sandbox.server.watchdog import Watchdog
+from sandbox.server.accounting.looking import LookingProc
+from sandbox.server.accounting.sockets import SocketBuffers
+from sandbox.server.processes import Proc, Process
+from sandbox.server.watchdog import REST_S, Watchdog
 
 LIMITS = {"memory_bytes": 1 << 30, "processes": 40, "disk_bytes": 4 << 20, "wall_s": 60}
 
@@ -16,7 +24,9 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stops = 0
         self.used_bytes = 0
-        nothing: Any = SimpleNamespace(below=lambda _roots: [], post=lambda _message: None)
+        nothing: Any = SimpleNamespace(
+            below=lambda _roots: [], post=lambda _message: None, directory_of_all=Proc().directory_of_all
+        )
         settings = {"limits": LIMITS, "scratch": []}
         self.watchdog = Watchdog(settings, nothing, nothing, (), nothing, set, self._stopped)
         monkeypatch.setattr(self.watchdog, "_files_bytes", lambda: self.used_bytes)
@@ -54,3 +64,58 @@ def test_many_commands_do_not_hide_who_writes_beside_them(disk: Disk) -> None:
         with disk.watchdog:
             pass
     assert disk.look(7) == 1
+
+
+class Processes:
+    """A table of one process, whose CPU time the test says."""
+
+    def __init__(self) -> None:
+        self.ticks = 0
+
+    def below(self, _roots: object) -> list[Process]:
+        return [
+            Process(pid=7, parent=1, group=7, name="sleep", dead=False, threads=1, memory_bytes=1 << 20, space_bytes=1,
+                    born=1, cpu_ticks=self.ticks)
+        ]  # fmt: skip
+
+
+def test_what_rests_far_from_its_limits_is_looked_at_less_often(disk: Disk) -> None:
+    table, watchdog = Processes(), disk.watchdog
+    watchdog._looking, watchdog._proc = table, Proc()  # type: ignore[assignment]
+    watchdog._disk_bytes = 8 << 20
+    pauses = []
+    for ticks, used_mib in ((0, 1), (0, 1), (1, 1), (1, 1), (1, 5), (2, 1)):
+        table.ticks, disk.used_bytes = ticks, used_mib << 20
+        pauses.append(watchdog.look()[1] >= REST_S)
+    assert pauses == [False, True, False, True, False, False]
+
+
+def test_a_process_is_seen_while_it_lives_and_its_file_is_shut_with_it() -> None:
+    looking = LookingProc(Proc())
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+    try:
+        for _ in range(2):
+            assert child.pid in {found.pid for found in looking.below((os.getpid(),))}
+    finally:
+        child.kill()
+        child.wait()
+    for _ in range(2):
+        assert child.pid not in {found.pid for found in looking.below((os.getpid(),))}
+    assert child.pid not in looking._kept
+    assert len(list(Path("/proc/self/fd").iterdir())) <= files + len(looking._kept)
+
+
+def test_sockets_that_are_too_few_to_hold_much_are_not_asked_for_and_others_are() -> None:
+    buffers = SocketBuffers(Proc())
+    buffers.begin()
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with one, other:
+        one.send(bytes(60_000))
+        few_bytes = 8 * buffers._most_bytes
+        assert buffers.held_bytes() >= 60_000
+        buffers._counted = lambda: (buffers._own + 8, False)  # type: ignore[method-assign]
+        assert buffers.held_bytes(few_bytes) == 0
+        for counted in ((buffers._own + 9, False), (buffers._own, True)):
+            buffers._counted = lambda counted=counted: counted  # type: ignore[method-assign,misc]
+            assert buffers.held_bytes(few_bytes) >= 60_000

@@ -7,6 +7,8 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
+from sandbox.server.accounting.looking import KeptFile
+
 if TYPE_CHECKING:
     from sandbox.server.processes import Proc
 
@@ -20,6 +22,17 @@ UNIX_MEMORY, INET_MEMORY = 5, 7  # the attribute that both are asked for
 RECEIVED, SENT, QUEUED, BACKLOG = 0, 2, 5, 7  # in it, of 4 bytes each
 DUMP_BYTES = 1 << 18
 ANSWER_S = 1.0
+UNKNOWN = 1 << 20  # sockets: as many as there may be
+
+
+def _largest_buffer() -> int:
+    """That a socket can be given here."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+        sizes = []
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            one.setsockopt(socket.SOL_SOCKET, option, (1 << 30) - 1)
+            sizes.append(one.getsockopt(socket.SOL_SOCKET, option))
+        return max(sizes)
 
 
 def _unix() -> bytes:
@@ -40,21 +53,45 @@ class SocketBuffers:
     """Those of this process's network. Make it before the filter of system calls, which refuses what it asks with."""
 
     def __init__(self, proc: Proc) -> None:
-        self._proc = proc
+        self._directory = proc.directory_of_all()
+        self._counts: list[KeptFile] | None = None
         self._asked = 0
         self._socket: socket.socket | None = None
         with contextlib.suppress(OSError):  # a kernel without it
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG)
             self._socket.settimeout(ANSWER_S)
+        self._buffer = bytearray(DUMP_BYTES)
+        self._own = 0  # sockets that were there before anything else ran
+        self._most_bytes = 2 * _largest_buffer()  # of one socket: a message may begin where it is almost full
 
-    def held_bytes(self) -> int:
-        """Bytes in all of them. What the kernel does not tell counts as none."""
+    def begin(self) -> None:
+        """Nothing but the server runs yet."""
+        self._own = self._counted()[0]
+
+    def held_bytes(self, few_bytes: int = 0) -> int:
+        """Bytes in all of them. What the kernel does not tell counts as none, and so do sockets that are so few that
+        they cannot hold more than `few_bytes`.
+        """
+        sockets, tcp = self._counted()
+        if not tcp and (sockets - self._own) * self._most_bytes <= few_bytes:
+            return 0
         questions = [UNIX_SOCKETS, *UDP_SOCKETS]
-        if self._proc.has_tcp():  # it takes the kernel milliseconds to find that there is none
+        if tcp:  # it takes the kernel milliseconds to find that there is none
             questions += TCP_SOCKETS
         return sum(self._held(*question) for question in questions)
 
-    def _held(self, question: bytes, size: int, memory: int) -> int:
+    def _counted(self) -> tuple[int, bool]:
+        """Counts sockets of any kind, and tells whether some are of TCP: many and yes, where nothing says so."""
+        try:
+            if self._counts is None:
+                self._counts = [KeptFile(f"self/net/{name}", self._directory) for name in ("sockstat", "sockstat6")]
+            rows = [line.split() for counts in self._counts for line in counts.read().splitlines()]
+            found = {row[0]: int(row[2]) for row in rows}
+            return found["sockets:"], bool(found["TCP:"] or found["TCP6:"])
+        except (OSError, LookupError, ValueError):
+            return UNKNOWN, True
+
+    def _held(self, question: bytes, size: int, memory_attribute: int) -> int:
         if self._socket is None:
             return 0
         self._asked += 1
@@ -63,13 +100,13 @@ class SocketBuffers:
             self._socket.send(HEADER.pack(HEADER.size + len(question), BY_FAMILY, DUMP, self._asked, 0) + question)
             going = True
             while going:
-                answer = self._socket.recv(DUMP_BYTES)
-                found, going = _read(answer, self._asked, size, memory)
+                count = self._socket.recv_into(self._buffer)
+                found, going = _read(memoryview(self._buffer)[:count], self._asked, size, memory_attribute)
                 held += found
         return held
 
 
-def _read(answer: bytes, asked: int, size: int, memory: int) -> tuple[int, bool]:
+def _read(answer: memoryview, asked: int, size: int, memory: int) -> tuple[int, bool]:
     """Bytes in the sockets that an answer lists; and whether there is more to come."""
     held, at = 0, 0
     while at + HEADER.size <= len(answer):
@@ -82,7 +119,7 @@ def _read(answer: bytes, asked: int, size: int, memory: int) -> tuple[int, bool]
     return held, True
 
 
-def _of_socket(attributes: bytes, memory: int) -> int:
+def _of_socket(attributes: memoryview, memory: int) -> int:
     at = 0
     while at + 4 <= len(attributes):
         length, kind = struct.unpack_from("=HH", attributes, at)
