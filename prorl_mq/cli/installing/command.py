@@ -122,9 +122,7 @@ async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str
         groups.add(process.pid)
         guard = Guard(None)  # ends them where this process is killed
         guard.tell("+", process.pid)
-        assert process.stdin is not None
-        process.stdin.write(b"\n")
-        process.stdin.close()
+        _opened(process.stdin)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(read(process.stdout, for_user=True))
@@ -140,3 +138,9 @@ async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str
         told = "\n".join(last)
         raise ConfigurationError(f"{Path(argv[1]).name} ended with exit code {code}; the whole log is {log}:\n{told}")
     return [*last][-REMARKS:] if remarks else []
+
+
+def _opened(gate: asyncio.StreamWriter | None) -> None:
+    assert gate is not None
+    gate.write(b"\n")
+    gate.close()
