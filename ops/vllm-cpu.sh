@@ -102,7 +102,7 @@ for model in "demo-model smollm2-135m-instruct" "tiny-model tiny"; do
     say "$state/models/$name is complete"
   else
     say "making $state/models/$name"
-    TORCHDYNAMO_DISABLE=1 "$venv/bin/python" "$here/$program.py" "$state/models/$name"
+    TORCHDYNAMO_DISABLE=1 "$venv/bin/python" "$here/$program.py" "$state/models/$name" >&2
   fi
 done
 say "start it with: $here/vllm-serve.sh $state/models/smollm2-135m-instruct 8101"

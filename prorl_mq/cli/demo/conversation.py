@@ -13,6 +13,7 @@ from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurn
 
 LOOK_S: Final = 0.5
+NOT_FOUND: Final = 404
 LINES: Final = 6  # of one message
 COLUMNS: Final = 160
 
@@ -27,14 +28,19 @@ class Conversation:
         self._told = 0
 
     async def follow(self, client: AsyncClient) -> None:
-        """Tells each turn that has ended, until the job has ended and is acknowledged. A tokenizer that is no single
-        file tells nothing here: `finish` tells all.
+        """Tells each turn that has ended, from before the job is there until it has ended and is acknowledged. A
+        tokenizer that is no single file tells nothing here: `finish` tells all.
         """
+        there = False
         while self._tokenizer.is_file():
             try:
                 page = await client.turns(self.job, self._told)
-            except ServiceError:
-                return
+            except ServiceError as error:
+                if there or error.status != NOT_FOUND:
+                    return
+                await asyncio.sleep(LOOK_S)
+                continue
+            there = True
             for turn in page.turns:
                 text = await asyncio.to_thread(self._text, turn)
                 self._tell(text, [call.result for call in turn.calls])

@@ -22,6 +22,7 @@ from prorl_mq.process.screen.terminal import attended
 FAULTS = (ConfigurationError,)
 SHOWN: Final = 15  # last lines of an installer that failed
 REMARKS: Final = 4  # of one that could not install all
+GATE: Final = ("bash", "-c", 'read -r && exec "$@" </dev/null', "-")  # begins when its guard knows of it
 
 
 async def run(given: argparse.Namespace) -> int:
@@ -93,7 +94,7 @@ async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str
         assert stream is not None
         with log.open("a") as file:
             async for raw in stream:
-                line = raw.decode(errors="replace").rstrip()
+                line = raw.decode(errors="replace").rstrip().rpartition("\r")[2]  # of one that was rewritten the last
                 file.write(f"{line}\n")
                 file.flush()
                 last.append(line)
@@ -102,8 +103,9 @@ async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str
 
     with interruptible(lambda: end(signal.SIGKILL)):  # from before the start: a signal at once ends it, too
         start = asyncio.create_subprocess_exec(
+            *GATE,
             *argv,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=1 << 20,
@@ -120,6 +122,7 @@ async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str
         groups.add(process.pid)
         guard = Guard(None)  # ends them where this process is killed
         guard.tell("+", process.pid)
+        _opened(process.stdin)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(read(process.stdout, for_user=True))
@@ -135,3 +138,9 @@ async def _run(argv: Sequence[str], log: Path, progress: Installing) -> list[str
         told = "\n".join(last)
         raise ConfigurationError(f"{Path(argv[1]).name} ended with exit code {code}; the whole log is {log}:\n{told}")
     return [*last][-REMARKS:] if remarks else []
+
+
+def _opened(gate: asyncio.StreamWriter | None) -> None:
+    assert gate is not None
+    gate.write(b"\n")
+    gate.close()

@@ -102,6 +102,16 @@ asyncio.run(command.install(["one"], state))
         await asyncio.sleep(0.01)
 
 
+async def test_an_installer_does_not_begin_before_its_guard_knows_of_it(tmp_path: Path) -> None:
+    """The command may be killed in between, as on a busy machine."""
+    gate = [*command.GATE, "touch", str(tmp_path / "begun")]
+    waiting = await asyncio.create_subprocess_exec(*gate, stdin=asyncio.subprocess.PIPE)
+    assert waiting.stdin is not None
+    waiting.stdin.close()
+    assert await waiting.wait() != 0
+    assert not (tmp_path / "begun").exists()
+
+
 async def test_folders_are_copied(tmp_path: Path) -> None:
     await command.install(["monitoring", "examples"], tmp_path)
     assert (tmp_path / "monitoring/alerts.yml").read_text().startswith("#")

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq.cli.arguments import URL, parse
+from prorl_mq.cli.arguments import parse
 from prorl_mq.cli.local.place import left, listening, redis_of
 from prorl_mq.cli.reaching import reach
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.local_token import URL
 from prorl_mq.store.server.connection import RedisSettings
 
 
