@@ -345,6 +345,11 @@ bench-continue: setup sandbox-tools  ## walks of many turns whose workers are ki
 	$(if $(FULL),,$(PY) -m bench.turns.copies)
 	$(if $(FULL),,$(PY) -m bench.turns.cuts)
 
+formats-package: setup  ## the package renderers beside models' templates and our formats, id by id (two minutes)
+	$(PY) -m venv $(STATE)/renderers
+	$(STATE)/renderers/bin/pip install -q ".[service]" renderers==0.1.12 httpx pytest
+	$(STATE)/renderers/bin/python -m bench.formats_package
+
 bench-page: setup browser  ## how long a trajectory of 32,000 tokens, and 10,000 groups, block the web page (a minute)
 	$(PY) -m bench.page
 
