@@ -146,6 +146,10 @@ test-backends: setup vllm-cpu  ## wire protocols of backends against their fault
 	$(PY) -m pytest -q -n $(CORES) tests/unit/workers/inference tests/pool tests/formats/test_pools.py
 	$(PY) -m pytest -q tests/vllm
 
+test-vision: setup vllm-cpu  ## images as input on a real vLLM with a tiny model that has vision (two minutes)
+	$(STATE)/vllm/bin/pip install -q --no-deps --upgrade --target $(STATE)/torchvision torchvision==0.28.0
+	$(PY) -m pytest -q tests/vision
+
 slurm: setup  ## Debian's Slurm, for a test cluster on this machine
 	@ops/slurm-cluster.sh install
 
@@ -342,6 +346,11 @@ bench-continue: setup sandbox-tools  ## walks of many turns whose workers are ki
 	$(if $(FULL),,$(PY) -m bench.turns --forks)
 	$(if $(FULL),,$(PY) -m bench.turns.copies)
 	$(if $(FULL),,$(PY) -m bench.turns.cuts)
+
+formats-package: setup  ## the package renderers beside models' templates and our formats, id by id (two minutes)
+	$(PY) -m venv $(STATE)/renderers
+	$(STATE)/renderers/bin/pip install -q ".[service]" renderers==0.1.12 httpx pytest
+	$(STATE)/renderers/bin/python -m bench.formats_package
 
 bench-page: setup browser  ## how long a trajectory of 32,000 tokens, and 10,000 groups, block the web page (a minute)
 	$(PY) -m bench.page

@@ -8,16 +8,21 @@
 
 An answer is `reward_model.ground_truth` (verl), `reward_spec.ground_truth` (SkyRL), or a column `ground_truth`, `answer`,
 `expected_answer` or `label`. EVAL alone sees it: task families seal these fields. The hosts that the task's sandbox may
-reach are a column `egress`, or `egress` of `extra_info`.
+reach are a column `egress`, or `egress` of `extra_info`. Images are a column `images`, one for each `<image>` of the prompt,
+or parts of its messages; those of Pillow and bytes become data: URLs.
 """  # noqa: E501 - a table
 
+import base64
 import hashlib
+import io
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from prorl_mq.errors import InvalidTask
+from prorl_mq.schema.images.header import ImageRefused, shape_of
+from prorl_mq.schema.images.rows import FIELD, has_images
 from prorl_mq.schema.messages import Task
 from prorl_mq.schema.strict import Misfit, convert
 
@@ -47,6 +52,8 @@ def task_of(row: Mapping[str, Any], sources: Mapping[str, str] | None = None) ->
         payload = {name: value for name, value in extra.items() if name not in {"index", "split"}}
     else:
         payload = {"prompt": _prompt(row), "reward_model": model} | ({"extra_info": extra} if extra else {})
+        if row.get(FIELD) is not None and len(row[FIELD]) and not has_images(payload):
+            payload[FIELD] = plain(row[FIELD], FIELD)
     source = str(source)
     name = _name(row, extra, payload)
     return Task(task_id=name, data_source=(sources or {}).get(source, source), payload=payload, egress=hosts)
@@ -78,13 +85,26 @@ def plain(value: Any, column: str) -> Any:
         return {str(name): plain(each, column) for name, each in value.items()}
     if isinstance(value, list | tuple | set):
         return [plain(each, column) for each in value]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
+    if isinstance(value, bytes) or hasattr(value, "getbands"):
+        return _text(value)
     if hasattr(value, "tolist"):
         return plain(value.tolist(), column)
     if isinstance(value, str | int | float):  # of an enum
         return value
     raise InvalidTask(f"the column {column!r} holds a {type(value).__name__}, which a task cannot carry")
+
+
+def _text(value: Any) -> str:
+    """Bytes, or an image of Pillow, as text: what begins as an image as a data: URL."""
+    if not isinstance(value, bytes):
+        made = io.BytesIO()
+        value.save(made, "PNG")
+        value = made.getvalue()
+    try:
+        kind = shape_of(value).kind
+    except ImageRefused:
+        return str(value.decode("utf-8", "replace"))
+    return f"data:{kind};base64,{base64.b64encode(value).decode()}"
 
 
 def _reward_model(row: Mapping[str, Any]) -> Any:
