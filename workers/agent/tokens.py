@@ -16,18 +16,19 @@ from prorl_mq.schema.trajectory import INHERITED, ExpertRoutes, PromptMessage, S
 from prorl_mq.schema.turns import CompletionSpan
 from workers.agent.hermes import Message
 from workers.inference.protocol import Completion, MalformedAnswer
+from workers.inference.request import GrowingIds
 
 Opening = Literal["start", "compaction"]
 
 
 class _OpenSegment:
-    """A segment that still grows: 13 bytes a token, in arrays of numbers."""
+    """A segment that still grows: 13 bytes a token, in arrays of numbers, and six of the ids as they are sent."""
 
     def __init__(self, prompt_ids: Sequence[int], messages: Sequence[Message], opened_by: Opening) -> None:
         self.prompt_tokens = len(prompt_ids)
         self.messages = [PromptMessage(role=each.role, content=each.content) for each in messages]
         self.opened_by: Opening = opened_by
-        self.context = array("I", prompt_ids)  # prompt and response so far: what the backend is sent
+        self.context = GrowingIds("I", prompt_ids)  # prompt and response so far: what the backend is sent
         self.loss_mask = bytearray()
         self.logprobs = array("d")  # not a number where the mask is 0
         self.spans: list[Span] = []
@@ -105,7 +106,7 @@ class TokenRecord:
         self.sampled_tokens = 0
 
     @property
-    def context(self) -> "array[int]":
+    def context(self) -> GrowingIds:
         """The ids that the next completion continues. They grow once that has come."""
         return self._open.context
 
@@ -143,6 +144,7 @@ class TokenRecord:
 
     def compact(self, prompt_ids: Sequence[int], messages: Sequence[Message] = ()) -> None:
         """Continues from another prompt, on purpose. It opens a segment even where it happens to fit."""
+        self._open.context.settle()
         self._finished.append(self._open)
         self._open = _OpenSegment(prompt_ids, messages, "compaction")
 

@@ -28,7 +28,7 @@ from workers.inference.protocols.streams import (
     refuse_error,
     say_whole,
 )
-from workers.inference.request import GenerateRequest
+from workers.inference.request import GenerateRequest, ids_as_json
 from workers.inference.routes import read_npy, with_routes
 from workers.inference.transport import HttpTransport
 
@@ -45,7 +45,7 @@ class _SamplingParams(SamplingFields, kw_only=True):
 
 class _Request(msgspec.Struct, kw_only=True, omit_defaults=True):
     request_id: str
-    token_ids: Sequence[int]
+    token_ids: msgspec.Raw
     sampling_params: _SamplingParams
     model: str | None = None
     cache_salt: str | None = None
@@ -215,7 +215,7 @@ class VllmGenerate:
         interval = STREAM_INTERVAL if streams else UNSET
         wire = _Request(
             request_id=request.request_id,
-            token_ids=list(request.prompt_ids),
+            token_ids=ids_as_json(request.prompt_ids),
             sampling_params=_SamplingParams(
                 **sampling_fields(request),
                 stream_interval=interval,
