@@ -23,6 +23,7 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.settings import Setting, add
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect, located, patiently
+from prorl_mq.store.server.tracking import tracked
 from sandbox.errors import SandboxUnavailable
 from sandbox.isolators.choice import AUTO, UNTRUSTED
 from sandbox.isolators.layers.copying import Copies
@@ -289,7 +290,9 @@ def _ended(task: "asyncio.Task[None]") -> None:
 
 async def _pools(worker: Worker, keys: BackendKeys, stack: AsyncExitStack) -> Pools:
     clients = await stack.enter_async_context(InferenceClients(keys=keys))
-    pools = Pools(worker.store, clients, worker.waits)
+    following = tracked(worker.settings.redis)
+    stack.push_async_callback(following.aclose)
+    pools = Pools(worker.store, clients, worker.waits, following)
     _in_background(pools.calls.run(), "calls", stack)
     return pools
 

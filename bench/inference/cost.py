@@ -1,6 +1,7 @@
 """What a call costs the process of a RUN worker: all of its CPU, transport and looks at the pool included.
 
-Fake backends answer after as long as a real one takes; nothing is subtracted, and nothing else runs in this process.
+Fake backends answer after as long as a real one takes; nothing is subtracted, and nothing else runs in this process. A
+prompt grows as that of a rollout, by what was sampled and as many tokens of results.
 """
 
 import asyncio
@@ -16,15 +17,18 @@ from bench.inference.throughput import Ours
 from prorl_mq.process.collector import calm
 from prorl_mq.schema.items import Claim, Held
 from prorl_mq.store.server.connection import RedisSettings, connect
+from prorl_mq.store.server.tracking import tracked
 from prorl_mq.store.store import Store
 from tests.support.queue import spec
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
+from workers.inference.request import GrowingIds
 from workers.inference.run_clock import RunClock
 from workers.stages.backends import Pools
 from workers.stages.work import Work
 
 TOKENS: Final = 32
+RESULT_TOKENS: Final = 32  # that a turn's calls add
 TOKEN_MS: Final = 10.0  # 0.32 s an answer
 PROMPTS: Final = (100, 8_000, 32_000)
 CALLS: Final = {1: 12, 32: 256, 256: 1024}  # by concurrency
@@ -32,12 +36,13 @@ WARM: Final = 2
 RUN_S: Final = 3_600.0
 
 
-async def _calls(policies: Sequence[StickyPolicy], prompt: Sequence[int], each: int) -> None:
-    async def turns(policy: StickyPolicy) -> None:
+async def _calls(policies: Sequence[StickyPolicy], prompts: Sequence[GrowingIds], each: int) -> None:
+    async def turns(policy: StickyPolicy, prompt: GrowingIds) -> None:
         for seed in range(each):
-            await policy.generate(prompt, max_tokens=TOKENS, temperature=1.0, seed=seed)
+            completion = await policy.generate(prompt, max_tokens=TOKENS, temperature=1.0, seed=seed)
+            prompt.extend([*completion.ids, *range(RESULT_TOKENS)])
 
-    await asyncio.gather(*map(turns, policies))
+    await asyncio.gather(*map(turns, policies, prompts))
 
 
 async def _rounds(url: str, rounds: int, calls: Mapping[int, int]) -> list[dict[str, Any]]:
@@ -50,7 +55,9 @@ async def _rounds(url: str, rounds: int, calls: Mapping[int, int]) -> list[dict[
         await ours.prepare()
         wired = connect(redis, wired=True)  # as a worker's
         stack.push_async_callback(wired.aclose)
-        pools = Pools(Store(wired, ours.keys, name="bench"), clients)
+        following = tracked(redis)
+        stack.push_async_callback(following.aclose)
+        pools = Pools(Store(wired, ours.keys, name=ours.worker), clients, tracked=following)
         looking = asyncio.create_task(pools.calls.run())
         stack.callback(looking.cancel)
 
@@ -63,10 +70,12 @@ async def _rounds(url: str, rounds: int, calls: Mapping[int, int]) -> list[dict[
                 held = await ours.held(concurrency)
                 policies = [policy(each) for each in held]
                 for size in PROMPTS:
-                    prompt, each = list(range(20, 20 + size)), count // concurrency
-                    await _calls(policies, prompt, WARM)
+                    each = count // concurrency
+                    first = max(min(PROMPTS), size - (WARM + each) * (TOKENS + RESULT_TOKENS))
+                    prompts = [GrowingIds("I", range(20, 20 + first)) for _ in policies]
+                    await _calls(policies, prompts, WARM)
                     cpu_s = time.process_time()
-                    await _calls(policies, prompt, each)
+                    await _calls(policies, prompts, each)
                     cpu_ms = 1e3 * (time.process_time() - cpu_s) / (each * concurrency)
                     rows.append({"case": f"{concurrency} at once, {size} ids", "round": number, "cpu_ms": cpu_ms})
                 await ours.give_back(held)

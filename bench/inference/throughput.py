@@ -45,6 +45,7 @@ class Ours:
         self._client = connect(redis)
         self.keys = Keys(redis.namespace)
         self._queue = Queue(self._client, self.keys)
+        self.worker = self._queue.store.name  # who holds the jobs
         self._pools = Pools(self._queue.store, clients)
         self._address = address
         self._groups = 0

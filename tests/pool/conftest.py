@@ -13,6 +13,7 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.store import pools as backends
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
+from prorl_mq.store.server.tracking import tracked
 from prorl_mq.testing.fake_backend import FakeBackend
 from tests.support.queue import POOL, Queue, spec
 from workers.inference.clients import InferenceClients
@@ -58,8 +59,11 @@ async def fakes() -> AsyncIterator[Callable[..., Awaitable[FakeBackend]]]:
 
 
 @pytest.fixture
-def pools(queue: Queue, clients: InferenceClients) -> Pools:
-    return Pools(queue.store, clients)
+async def pools(queue: Queue, clients: InferenceClients, settings: RedisSettings) -> AsyncIterator[Pools]:
+    """As a worker has them."""
+    following = tracked(settings)
+    yield Pools(queue.store, clients, tracked=following)
+    await following.aclose()
 
 
 async def joined(queue: Queue, *fakes: FakeBackend, **about: Any) -> None:

@@ -18,12 +18,13 @@ from prorl_mq.schema.turns import CompletionSpan
 from workers.agent.hermes import Message
 from workers.inference.pictures import Picture
 from workers.inference.protocol import Completion, MalformedAnswer
+from workers.inference.request import GrowingIds
 
 Opening = Literal["start", "compaction"]
 
 
 class _OpenSegment:
-    """A segment that still grows: 13 bytes a token, in arrays of numbers."""
+    """A segment that still grows: 13 bytes a token, in arrays of numbers, and six of the ids as they are sent."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class _OpenSegment:
         self.messages = [PromptMessage(role=each.role, content=each.content) for each in messages]
         self.opened_by: Opening = opened_by
         self.pictures = pictures  # in its prompt
-        self.context = array("I", prompt_ids)  # prompt and response so far: what the backend is sent
+        self.context = GrowingIds("I", prompt_ids)  # prompt and response so far: what the backend is sent
         self.loss_mask = bytearray()
         self.logprobs = array("d")  # not a number where the mask is 0
         self.spans: list[Span] = []
@@ -125,7 +126,7 @@ class TokenRecord:
         self.sampled_tokens = 0
 
     @property
-    def context(self) -> "array[int]":
+    def context(self) -> GrowingIds:
         """The ids that the next completion continues. They grow once that has come."""
         return self._open.context
 
@@ -170,6 +171,7 @@ class TokenRecord:
         self, prompt_ids: Sequence[int], messages: Sequence[Message] = (), pictures: Sequence[Picture] = ()
     ) -> None:
         """Continues from another prompt, on purpose. It opens a segment even where it happens to fit."""
+        self._open.context.settle()
         self._finished.append(self._open)
         self._open = _OpenSegment(prompt_ids, messages, "compaction", pictures)
 

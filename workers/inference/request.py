@@ -1,7 +1,8 @@
 """One call for a continuation, before it takes the form of any wire protocol."""
 
+from array import array
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -10,6 +11,39 @@ from workers.inference.assignment import Endpoint
 from workers.inference.pictures import Picture
 from workers.inference.protocol import Completion
 from workers.inference.routes import RoutesAsked
+
+if TYPE_CHECKING:
+    _Ids = array[int]
+else:
+    _Ids = array
+
+
+class GrowingIds(_Ids):
+    """The ids of a conversation, and their JSON, to which each call adds the new ones: about six bytes a token.
+
+    They grow at their end alone (`extend`); nothing else may change them.
+    """
+
+    def __init__(self, _typecode: str, _ids: Sequence[int]) -> None:
+        super().__init__()
+        self._json = bytearray(b"[")
+        self._encoded = 0  # of them are in it
+
+    def json(self) -> bytes:
+        if self._encoded < len(self):
+            more = msgspec.json.encode(self[self._encoded :].tolist())
+            self._json[-1:] = more if not self._encoded else b"," + more[1:]
+            self._encoded = len(self)
+        return bytes(self._json) if self._encoded else b"[]"
+
+    def settle(self) -> None:
+        """Frees the JSON: no call is made with them any more."""
+        self._json, self._encoded = bytearray(b"["), 0
+
+
+def ids_as_json(ids: Sequence[int]) -> msgspec.Raw:
+    """The ids of a prompt as they are sent."""
+    return msgspec.Raw(ids.json() if isinstance(ids, GrowingIds) else msgspec.json.encode(list(ids)))
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):

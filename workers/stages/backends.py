@@ -1,9 +1,11 @@
 """The pools as a RUN worker sees them: a backend for each attempt, taken from the Redis heap at its first call."""
 
 import asyncio
+import contextlib
 import logging
+from collections import Counter
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -12,6 +14,7 @@ from prorl_mq.schema.codec import decode
 from prorl_mq.schema.policy import adapter_name
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import BackendInfo, PoolView, Transition, nobody
+from prorl_mq.store.server.tracking import TrackedRedis
 from prorl_mq.store.store import Store
 from workers import metrics
 from workers.inference import logprobs
@@ -29,24 +32,92 @@ from workers.stages.staleness import Staleness
 from workers.stages.work import Work
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 2.0
-FRESH_S: Final = 0.25  # how long a look at a pool is good for
+FRESH_S: Final = 0.25  # how long a look at a pool is good for where Redis does not tell its changes
+ALIVE_EVERY_S: Final = 1.0  # between two questions whether Redis would tell them
 PROBED: Final = 4  # backends that one assignment probes in vain before it gives up
 HOLD_S: Final = 30.0  # how long a turn waits for its own backend to be updated before it takes another
 log = logging.getLogger("workers.stages.backends")
 
 
-class Pools:
-    """Pools as this process knows them: their state a moment ago, and the protocol of each backend, once probed."""
+class _Look(NamedTuple):
+    """A pool as it was read, and what was known when the reading began."""
 
-    def __init__(self, store: Store, clients: InferenceClients, waits: Waits | None = None) -> None:
+    view: PoolView
+    changes: int  # of it that had been told
+    until: float  # it may be believed so long without news
+
+
+class PoolViews:
+    """Pools as this process sees them. Where Redis tells changes (`tracked`), one is read again when it has changed;
+    else a look is good for a quarter of a second. One look serves all the jobs of this process.
+    """
+
+    def __init__(self, store: Store, tracked: TrackedRedis | None = None) -> None:
+        told = tracked and Store(tracked, store.keys, name=store.name, outage_ms=store.outage_ms)
+        self._store = told or store
+        self._tracked = tracked
+        if tracked is not None:
+            tracked.told = self._told
+        self._looks: dict[str, _Look] = {}
+        self._pools: dict[bytes, str] = {}  # by the keys that hold them
+        self._changes: Counter[str] = Counter()
+        self._looking: dict[str, asyncio.Lock] = {}
+        self._moved = asyncio.Event()
+
+    async def view(self, pool: str) -> PoolView:
+        if (known := self._known(pool)) is not None:
+            return known
+        async with self._looking.setdefault(pool, asyncio.Lock()):
+            if (known := self._known(pool)) is not None:
+                return known
+            for key in (self._store.keys.pool_info(pool), self._store.keys.policy(pool)):
+                self._pools[key.encode()] = pool
+            changes = self._changes[pool]
+            found = await backends.view(self._store, pool)
+            self._looks[pool] = _Look(found, changes, monotonic() + FRESH_S)
+            return found
+
+    def look_again(self, pool: str) -> None:
+        """Discards the known state of a pool, which is out of date."""
+        self._looks.pop(pool, None)
+
+    async def moved(self, within_s: float) -> None:
+        """Waits until some pool has changed, or for so long; for longer where changes are told."""
+        if self._tracked is not None and self._tracked.certain:
+            within_s = ALIVE_EVERY_S
+            await self._tracked.alive()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._moved.wait()
+        self._moved.clear()
+
+    def _known(self, pool: str) -> PoolView | None:
+        look = self._looks.get(pool)
+        if look is None or look.changes != self._changes[pool]:
+            return None
+        certain = self._tracked is not None and self._tracked.certain
+        return look.view if certain or monotonic() <= look.until else None
+
+    def _told(self, keys: list[bytes] | None) -> None:
+        told = self._pools if keys is None else self._pools.keys() & keys  # all of them: some may just be read
+        self._changes.update({self._pools[key] for key in told})
+        self._moved.set()
+
+
+class Pools:
+    """Pools as this process knows them: their state, and the protocol of each backend, once probed."""
+
+    def __init__(
+        self, store: Store, clients: InferenceClients, waits: Waits | None = None, tracked: TrackedRedis | None = None
+    ) -> None:
         self.store = store
         self.waits = waits or Waits()
-        self.calls = Calls(clients, self.view)
+        self._views = PoolViews(store, tracked)
+        self.view, self.look_again = self._views.view, self._views.look_again
+        self.calls = Calls(clients, self.view, self._views.moved)
         self._clients = clients
         self._watch = CallWatch(self.waits)
         self._probed: dict[BackendInfo, Endpoint] = {}
-        self._views: dict[str, tuple[float, PoolView]] = {}
-        self._looking: dict[str, asyncio.Lock] = {}
 
     def policy(self, work: Work, clock: RunClock) -> StickyPolicy:
         """The policy for one attempt."""
@@ -59,26 +130,15 @@ class Pools:
             watch=self._watch,
         )
 
-    async def view(self, pool: str) -> PoolView:
-        """The pool as it is, or was a quarter of a second ago: one look serves all the jobs of this process."""
-        async with self._looking.setdefault(pool, asyncio.Lock()):
-            until, found = self._views.get(pool, (0.0, None))
-            if found is None or monotonic() > until:
-                found = await backends.view(self.store, pool)
-                self._views[pool] = (monotonic() + FRESH_S, found)
-            return found
-
-    async def observe(self, pool: str, address: str, transition: Transition) -> None:
-        """Tells all workers what a call has shown of a backend; costs nothing where that changes nothing."""
-        seen = (await self.view(pool)).backends.get(address)
+    async def observe(self, pool: str, address: str, transition: Transition, view: PoolView | None = None) -> None:
+        """Tells all workers what a call has shown of a backend; costs nothing where that changes nothing. `view`: the
+        pool as the caller has just seen it.
+        """
+        seen = (view or await self.view(pool)).backends.get(address)
         if seen is None or (transition is backends.call_succeeded and transition(seen.breaker, 0) == seen.breaker):
             return
         await backends.observe(self.store, pool, address, seen.breaker, transition)
         self.look_again(pool)
-
-    def look_again(self, pool: str) -> None:
-        """Discards the known state of a pool, which is out of date."""
-        self._views.pop(pool, None)
 
     async def describe(self, pool: str, known: BackendInfo) -> Endpoint:
         """The facts needed to call a backend. Raises `InferenceError` if it does not answer its probe."""
@@ -188,7 +248,7 @@ class HeapAssigner:
         self._staleness.sampled(completion, view.policy.version)
         metrics.answered(address, completion)
         metrics.staleness_versions.observe(self._staleness.behind(view.policy.version))
-        await self._pools.observe(self._pool, address, backends.call_succeeded)
+        await self._pools.observe(self._pool, address, backends.call_succeeded, view)
 
     async def _ask(self, exclude: AbstractSet[str]) -> BackendInfo | None:
         store, held = self._pools.store, self._work.held

@@ -18,7 +18,7 @@ from workers.inference.protocol import Completion
 from workers.inference.request import BackendClient, GenerateRequest
 from workers.node.sweeping import repeat
 
-LOOK_S: Final = 0.5  # between two looks
+LOOK_S: Final = 0.5  # between two looks, where no change is told
 OPERATION: Final = "text_completion"
 
 
@@ -31,9 +31,16 @@ class _Call(NamedTuple):
 class Calls:
     """Follows calls, and looks at the pools that they go to."""
 
-    def __init__(self, clients: InferenceClients, view: Callable[[str], Awaitable[PoolView]]) -> None:
+    def __init__(
+        self,
+        clients: InferenceClients,
+        view: Callable[[str], Awaitable[PoolView]],
+        moved: Callable[[float], Awaitable[None]],
+    ) -> None:
+        """`moved` waits until a pool has changed, for so long at most."""
         self._clients = clients
         self._view = view
+        self._moved = moved
         self._calls: dict[str, _Call] = {}  # by request id
 
     def of(self, pool: str) -> BackendClient:
@@ -46,7 +53,11 @@ class Calls:
 
     async def run(self) -> None:
         """Looks until it is cancelled."""
-        await repeat(self.look, every_s=LOOK_S, what="look at calls")
+        await repeat(self._look_next, every_s=0, what="look at calls")
+
+    async def _look_next(self) -> None:
+        await self._moved(LOOK_S)
+        await self.look()
 
     async def look(self) -> None:
         """Ends what has to end."""

@@ -20,6 +20,7 @@ SETTINGS: Final = (
     Setting("--tenant", "a tenant whose trainer gets a user; may be repeated", metavar="T", again=True),
 )
 _CONNECT: Final = "+ping +hello +auth +select +client|setname +client|id +info +time +command"
+_TOLD: Final = "+client|tracking"  # of changes to what was read
 _KEPT: Final = "+client|no-evict"  # a tenant's connections go first where they fill Redis together
 _INGRESS: Final = "+@all -@admin -@dangerous +info +acl|users -script -function"
 _WORK: Final = (
@@ -78,8 +79,8 @@ def users(namespace: str = "prorl", tenants: Sequence[str] = ()) -> dict[str, st
     viewed = " ".join(f"%R~{prefix}{key}" for key in _VIEWED)
     found = {
         f"{namespace}-ingress": f"~{prefix}* {_CONNECT} {_INGRESS} {_KEPT}",
-        f"{namespace}-worker": f"{full} {readable} {_CONNECT} {_KEPT} {_WORK}",
-        f"{namespace}-eval": f"{full} {readable} %R~{prefix}sealed:* {_CONNECT} {_KEPT} {_WORK}",
+        f"{namespace}-worker": f"{full} {readable} {_CONNECT} {_KEPT} {_TOLD} {_WORK}",
+        f"{namespace}-eval": f"{full} {readable} %R~{prefix}sealed:* {_CONNECT} {_KEPT} {_TOLD} {_WORK}",
         f"{namespace}-viewer": f"{viewed} {_CONNECT} +@read -@dangerous",
         f"{namespace}-mirror": f"~rq:* {_CONNECT} {_MIRROR}",
     }

@@ -26,7 +26,7 @@ from workers.inference.protocols.streams import (
     say_whole,
 )
 from workers.inference.protocols.vllm_generate import PromptUsage, named_token, stop_token
-from workers.inference.request import GenerateRequest
+from workers.inference.request import GenerateRequest, ids_as_json
 from workers.inference.routes import read_int32, read_npy, with_routes
 from workers.inference.transport import HttpTransport
 
@@ -39,7 +39,7 @@ NO_IDS: Final = (
 
 
 class _Request(SamplingFields, kw_only=True):
-    prompt: Sequence[int]
+    prompt: msgspec.Raw
     request_id: str
     logprobs: int = 1  # 0 is read as none by some servers
     return_token_ids: bool = True
@@ -224,7 +224,7 @@ class Completions:
 
     def _encode(self, backend: Endpoint, request: GenerateRequest, *, streams: bool) -> bytes:
         wire = _Request(
-            prompt=list(request.prompt_ids),
+            prompt=ids_as_json(request.prompt_ids),
             request_id=request.request_id,
             model=backend.adapter or backend.model or UNSET,
             cache_salt=backend.cache_salt or UNSET,

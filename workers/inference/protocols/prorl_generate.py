@@ -6,7 +6,6 @@ them.
 """
 
 import time
-from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,7 +15,7 @@ from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.protocols.answers import check_tokens, decode, require_ok, whole
 from workers.inference.protocols.sampling import SamplingFields, sampling_fields
 from workers.inference.protocols.streams import say_whole
-from workers.inference.request import GenerateRequest
+from workers.inference.request import GenerateRequest, ids_as_json
 from workers.inference.routes import RoutesMissing
 from workers.inference.transport import HttpTransport
 
@@ -24,7 +23,7 @@ ROUTE = "/generate"
 
 
 class _Request(SamplingFields, kw_only=True):
-    prompt_ids: Sequence[int]
+    prompt_ids: msgspec.Raw
     skip_special_tokens: bool = False
     logprobs: bool = True
     model: str | UnsetType = UNSET
@@ -61,7 +60,7 @@ class ProrlGenerate:
                 "serve the pool with vLLM or SGLang"
             )
         started = time.perf_counter()
-        ids, model = list(request.prompt_ids), backend.adapter or backend.model or UNSET
+        ids, model = ids_as_json(request.prompt_ids), backend.adapter or backend.model or UNSET
         wire = _Request(prompt_ids=ids, model=model, **sampling_fields(request))
         body = self._encoder.encode(wire)
         answer = await self._transport.post(backend.address, ROUTE, body, answer_s=request.answer_s)

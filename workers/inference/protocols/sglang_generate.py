@@ -22,7 +22,7 @@ from workers.inference.protocols.answers import check_prompt, check_tokens, deco
 from workers.inference.protocols.sampling import NeutralFields
 from workers.inference.protocols.spans import WeightVersion, first_and_last, read_spans
 from workers.inference.protocols.streams import Lossy, check_count, ended, refuse_error, say_whole
-from workers.inference.request import GenerateRequest
+from workers.inference.request import GenerateRequest, ids_as_json
 from workers.inference.routes import read_int32, with_routes
 from workers.inference.transport import HttpTransport
 
@@ -47,7 +47,7 @@ class _SamplingParams(NeutralFields, kw_only=True):
 
 class _Request(msgspec.Struct, kw_only=True):
     rid: str
-    input_ids: Sequence[int]
+    input_ids: msgspec.Raw
     sampling_params: _SamplingParams
     return_logprob: bool = True
     logprob_start_len: int = -1  # none of the prompt's
@@ -196,7 +196,7 @@ class SglangGenerate:
         )
         wire = _Request(
             rid=sglang_id(request.request_id),
-            input_ids=list(request.prompt_ids),
+            input_ids=ids_as_json(request.prompt_ids),
             stream=streams,
             sampling_params=sampling,
             cache_salt=backend.cache_salt or UNSET,

@@ -29,7 +29,7 @@ from workers.inference.protocols.streams import (
     refuse_error,
     say_whole,
 )
-from workers.inference.request import GenerateRequest
+from workers.inference.request import GenerateRequest, ids_as_json
 from workers.inference.routes import read_npy, with_routes
 from workers.inference.transport import HttpTransport
 
@@ -46,7 +46,7 @@ class _SamplingParams(SamplingFields, kw_only=True):
 
 class _Request(msgspec.Struct, kw_only=True, omit_defaults=True):
     request_id: str
-    token_ids: Sequence[int]
+    token_ids: msgspec.Raw
     sampling_params: _SamplingParams
     model: str | None = None
     cache_salt: str | None = None
@@ -220,7 +220,7 @@ class VllmGenerate:
         interval, pictured = STREAM_INTERVAL if streams else UNSET, bool(request.pictures)
         wire = _Request(
             request_id=request.request_id,
-            token_ids=collapsed(request.prompt_ids, request.pictures) if pictured else list(request.prompt_ids),
+            token_ids=ids_as_json(collapsed(request.prompt_ids, request.pictures) if pictured else request.prompt_ids),
             content_parts=parts(request.pictures) if pictured else (),
             return_token_ids=pictured,
             sampling_params=_SamplingParams(
