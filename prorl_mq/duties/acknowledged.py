@@ -43,6 +43,7 @@ class AcknowledgedResults:
         self._epoch = ""
         self._looks: dict[RunRef, _Look] = {}
         self._answers_at: dict[RunRef, int] = {}
+        self._told: dict[RunRef, bool] = {}  # runs of whose consumers the log has spoken
 
     def forget_before(self, epoch: str) -> None:
         """Leaves out what was seen in an earlier epoch."""
@@ -72,7 +73,9 @@ class AcknowledgedResults:
         """Ends consumers that are more than a trainer has: their names cost memory, and no quota counts them."""
         look = self._looks.get(run, _NEVER)
         if look.delivered.consumers > consumers.CONSUMERS:
-            log.warning(SAYS, run, look.delivered.consumers, consumers.CONSUMERS)
+            if run not in self._told:
+                log.warning(SAYS, run, look.delivered.consumers, consumers.CONSUMERS)
+                _remember(self._told, run, True)
             await consumers.begin_again(self._store, run)
             del self._looks[run]
 
