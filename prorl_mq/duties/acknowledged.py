@@ -1,5 +1,6 @@
 """Results that a trainer has acknowledged on the stream itself, and old answers, are deleted."""
 
+import logging
 from typing import Final, NamedTuple, TypeVar
 
 from prorl_mq.schema.ids import RunRef
@@ -9,6 +10,11 @@ from prorl_mq.store.direct.consumers import Delivered
 from prorl_mq.store.store import Store
 
 T = TypeVar("T")
+log = logging.getLogger("prorl_mq.duties")
+SAYS: Final = (
+    "run %s: its trainer reads as %d consumers of its results, and %d are the most: its consumer group begins again, "
+    "and what was not acknowledged is given once more; read under the same few names"
+)
 ANSWERS_KEPT_MS: Final = 3600 * 1000
 ANSWERS_LOOK_MS: Final = 60 * 1000  # between two looks for old answers
 AT_ONCE: Final = 256  # answers
@@ -37,6 +43,7 @@ class AcknowledgedResults:
         self._epoch = ""
         self._looks: dict[RunRef, _Look] = {}
         self._answers_at: dict[RunRef, int] = {}
+        self._told: dict[RunRef, bool] = {}  # runs of whose consumers the log has spoken
 
     def forget_before(self, epoch: str) -> None:
         """Leaves out what was seen in an earlier epoch."""
@@ -54,11 +61,23 @@ class AcknowledgedResults:
         for _ in range(ROUNDS):
             if whole := await self._acknowledged(run):
                 break
+        if whole:
+            await self._bound(run)
         if now_ms - self._answers_at.get(run, 0) >= ANSWERS_LOOK_MS:
             old = await results.old_answers(self._store, run, before_ms=now_ms - ANSWERS_KEPT_MS, limit=AT_ONCE)
             await results.drop_answers(self._store, run, old)
             _remember(self._answers_at, run, now_ms if len(old) < AT_ONCE else 0)
         return not whole or self._looks.get(run) is not before
+
+    async def _bound(self, run: RunRef) -> None:
+        """Ends consumers that are more than a trainer has: their names cost memory, and no quota counts them."""
+        look = self._looks.get(run, _NEVER)
+        if look.delivered.consumers > consumers.CONSUMERS:
+            if run not in self._told:
+                log.warning(SAYS, run, look.delivered.consumers, consumers.CONSUMERS)
+                _remember(self._told, run, True)
+            await consumers.begin_again(self._store, run)
+            del self._looks[run]
 
     async def _acknowledged(self, run: RunRef) -> bool:
         """False when there may be more."""

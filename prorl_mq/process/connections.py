@@ -77,18 +77,19 @@ class TimedProtocol(HttpToolsProtocol):
         self._strangers = STRANGERS.setdefault(self.server_state, {})
         self._owner: Hashable = None
         self._give: Callable[[], None] | None = None
+        self._lost = False
 
     def belong(self, owner: Hashable, take: Callable[[], None], give: Callable[[], None]) -> None:
         """Counts it among an owner's in place of the one before, until it ends. Raises what `take` does."""
-        if owner == self._owner:
+        if owner == self._owner or self._lost:
             return
+        self._release()  # it is no further connection, so it takes the place that it gives back
         take()
-        self._leave()
+        self._strangers.pop(self, None)
         self._owner, self._give = owner, give
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         """Takes it from its owner."""
-        self._strangers.pop(self, None)
         give, self._give, self._owner = self._give, None, None
         if give is not None:
             give()
@@ -107,7 +108,9 @@ class TimedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._enter("")
-        self._leave()
+        self._strangers.pop(self, None)
+        self._lost = True  # a request of it may begin only now
+        self._release()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -15,7 +15,7 @@ from prorl_mq.schema.intake import ANSWER_FIELD, REPORT_FIELD, RESULT_FIELD, TRA
 from prorl_mq.schema.items import Ack
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.status import BatchReport
-from prorl_mq.store.core import USAGE, USERS
+from prorl_mq.store.core import USAGE, USERS, Repeat
 from prorl_mq.store.server.acl import trainer_of
 from prorl_mq.store.store import BATCH, Store, batched
 
@@ -157,14 +157,17 @@ async def intakes(store: Store) -> list[RunRef]:
 async def intakes_of(store: Store, tenant: str) -> list[RunRef]:
     """A tenant's runs that have an intake, `INTAKES` of them in one look; names that are none of a run are left out.
 
-    Raises `ResponseError` for a set that holds more than names of runs do: what the tenant's user has put there is read
-    by every API process, again and again.
+    Removes a set that holds more than names of runs do, and raises `ResponseError`: what the tenant's user has put
+    there is memory that no quota counts, and read by every API process. A client puts its run's name there with each
+    message.
     """
     key = store.keys.intakes_of(tenant)
     count, used = await store.read_many([("SCARD", key), (*USAGE, key, "SAMPLES", 0)])
     if count > NAMES or (used or 0) > NAME_BYTES * (count + KEY_NAMES):
+        await store.write("UNLINK", key, repeat=Repeat.SAME)
         raise ResponseError(
-            f"{count} names in {used} bytes are no names of runs with an intake: remove those that are none (SREM)"
+            f"{count} names in {used} bytes are no names of runs with an intake (at most {NAMES}): they were removed; "
+            "the next message of each run names it again"
         )
     found = await store.read("SRANDMEMBER", key, INTAKES)
     return [run_ref(tenant, name.decode()) for name in found if _RUN.fullmatch(name)]

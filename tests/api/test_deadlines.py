@@ -37,6 +37,7 @@ class Endpoint:
     def __init__(self) -> None:
         self.polled, self.release = asyncio.Event(), asyncio.Event()
         self.left = 0
+        self.taken: list[int] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer: Response = PlainTextResponse(scope["path"])
@@ -45,6 +46,13 @@ class Endpoint:
                 answer = PlainTextResponse(str(len(await Request(scope, receive).body())))
             except ClientDisconnect:
                 self.left += 1
+        elif scope["path"] in {"/taken", "/late"}:
+            connection = connections.connection_of(scope)
+            while scope["path"] == "/late" and (await receive())["type"] != "http.disconnect":
+                pass
+            assert connection is not None
+            connection.belong("ann", lambda: self.taken.append(1), lambda: self.taken.append(-1))
+            self.polled.set()
         elif scope["path"] == "/poll":
             self.polled.set()
             await self.release.wait()
@@ -242,3 +250,18 @@ async def test_the_oldest_of_too_many_strangers_makes_room(
     assert bool(done) is bounded
     for _, each in (first, *others):
         each.close()
+
+
+@pytest.mark.parametrize(("path", "taken"), [("taken", [1, -1]), ("late", [])])
+async def test_a_connection_that_has_ended_holds_no_place(
+    port: int, endpoint: Endpoint, path: str, taken: list[int]
+) -> None:
+    """A request may begin when its client has gone: nothing would give its place back."""
+    reader, writer = await opened(port, b"GET /%s HTTP/1.1\r\nHost: a\r\n\r\n" % path.encode())
+    if path == "taken":
+        await reader.readuntil(b"/taken")
+    writer.close()
+    async with asyncio.timeout(20):
+        await endpoint.polled.wait()
+        while endpoint.taken != taken:
+            await asyncio.sleep(0.01)

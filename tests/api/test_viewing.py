@@ -97,7 +97,7 @@ async def test_a_tenant_sees_its_own_groups_and_pools_alone(settings: RedisSetti
     await announce_source(settings)
     tokens = {name: hashlib.sha256(f"token-of-{name}".encode()).digest() for name in ("ann", "bob")}
     ann, bob = ({"Authorization": f"Bearer token-of-{name}"} for name in tokens)
-    async with api(settings, tokens=tokens) as client:
+    async with api(settings, tokens=tokens, backends={"ann": ("192.0.2.0/24",)}) as client:
         await client.post("/v1/batches", json=batch(), headers=ann)
         await client.post("/v1/pools/policy/backends", json={"address": "http://192.0.2.1:1"}, headers=ann)
         assert (await client.get("/v1/groups/run:batch-0", headers=ann)).status_code == 200

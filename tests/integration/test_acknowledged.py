@@ -275,3 +275,29 @@ async def test_what_nobody_acknowledges_keeps_batches_out_until_somebody_does(qu
     assert await queue.command("EXISTS", queue.keys.batch(batch_ref(run_ref(tenant, request.run_id), "late"))) == 0
     await acknowledge(queue.store, RUN, cursors)
     assert not (await submit.accept(queue.store, tenant, request)).repeated
+
+
+@pytest.mark.parametrize(("most", "left"), [(3, 0), (1_024, 5)], ids=["bounded", "control"])
+async def test_too_many_consumers_end_and_what_is_not_acknowledged_is_given_again(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, most: int, left: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tenant's Redis user makes one by any name that it reads under."""
+    monkeypatch.setattr(consumers, "CONSUMERS", most)
+    stream, found = queue.keys.results(RUN), await published(queue, "a", "b", "c", "d", "e", "f")
+    await consumers.create(queue.store, RUN)
+    for number in range(5):
+        words = ("GROUP", TRAINERS, f"c{number}", "COUNT", 1, "STREAMS", stream, ">")
+        await queue.command("XREADGROUP", *words)
+    await queue.command("XACK", stream, TRAINERS, found[0], found[3])
+    await Janitor(queue.store, lease_ms=1_000).turn()
+    given = await consumers.delivered(queue.store, RUN)
+    assert given is not None
+    assert given.consumers == left
+    assert ("begins again" in caplog.text) is (left == 0)
+    unacknowledged = [each for each in found if each not in {found[0], found[3]}]
+    assert await cursors(queue) == unacknowledged
+    read = await queue.command("XREADGROUP", "GROUP", TRAINERS, "me", "STREAMS", stream, ">")
+    assert [entry.decode() for entry, _ in read[0][1]] == (unacknowledged if left == 0 else found[5:])
+    await queue.command("XACK", stream, TRAINERS, *unacknowledged)
+    await Janitor(queue.store, lease_ms=1_000).turn()
+    assert await cursors(queue) == []

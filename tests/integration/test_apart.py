@@ -92,6 +92,7 @@ async def test_a_registry_that_holds_more_than_names_of_runs_is_not_read(store: 
     await ask(store.redis, "SADD", store.keys.intakes_of("bad"), *names)
     with pytest.raises(ResponseError, match="no names of runs"):
         await results.intakes_of(store, "bad")
+    assert await results.intakes_of(store, "bad") == [], "what nobody can read was removed"
     assert await results.intakes_of(store, "nobody") == []
 
 

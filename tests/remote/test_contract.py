@@ -128,7 +128,9 @@ async def test_attacks_are_not_let_loose_on_a_server_whose_sandboxes_have_capabi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plain process of root's could mount over the server's own directories."""
-    box = await FakeProvider([ProcessResult(exit_code=1, stdout=b"2\n", stderr=b"")]).create(SandboxSpec(owner="o"))
+    box = await FakeProvider([ProcessResult(exit_code=0, stdout=b"CapInh:\t00\nCapEff:\t0002\n", stderr=b"")]).create(
+        SandboxSpec(owner="o")
+    )
 
     async def made(_: ContractTrial) -> FakeSandbox:
         return box

@@ -3,6 +3,7 @@
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 import httpx
 
@@ -15,6 +16,8 @@ from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.pools import BackendInfo
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
+
+ANSWER_S: Final = 60.0  # on a busy machine
 
 
 async def join(redis: RedisSettings, url: str, token: str | None, addresses: Sequence[str]) -> None:
@@ -39,8 +42,11 @@ async def forget(redis: RedisSettings, address: str) -> None:
 async def _tenant(url: str, token: str | None) -> TenantId:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the address is on this machine
-    async with httpx.AsyncClient(trust_env=False, verify=plain, headers=headers) as client:
-        answer = await client.get(f"{url}/v1/access")
+    async with httpx.AsyncClient(trust_env=False, verify=plain, headers=headers, timeout=ANSWER_S) as client:
+        try:
+            answer = await client.get(f"{url}/v1/access")
+        except httpx.HTTPError as error:
+            raise ConfigurationError(f"{url} does not say whose token it was given: {error!r}") from None
     if not answer.is_success:
         raise ConfigurationError(
             "PRORL_TOKEN is not in the file of --tokens: give the token of the tenant to whose pool the backends belong"

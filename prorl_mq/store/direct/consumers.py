@@ -21,13 +21,17 @@ GAPS: Final = 16  # between two entries that wait, looked at in one round trip
 GAP: Final = 256  # entries of one gap in one look
 CLIENT: Final = "prorl-mq"  # the consumer that our own client reads forward with
 FORWARD: Final = 100
+CONSUMERS: Final = 1_024  # of one run: any command of a tenant's user that reads makes the one that it names
 
 
 class Delivered(NamedTuple):
-    """The newest entry that the group was given, and how many of those given wait for their acknowledgement."""
+    """The newest entry that the group was given, how many of those given wait for their acknowledgement, and to how
+    many consumers it gives.
+    """
 
     last: str
     waiting: int
+    consumers: int = 0
 
 
 NO_GROUP: Final = Delivered("", 0)
@@ -78,7 +82,7 @@ def _delivered(groups: Any) -> Delivered | None:
     for info in groups:
         about = dict(zip(info[::2], info[1::2], strict=True))
         if about[b"name"] == TRAINERS.encode():
-            return Delivered(about[b"last-delivered-id"].decode(), int(about[b"pending"]))
+            return Delivered(about[b"last-delivered-id"].decode(), int(about[b"pending"]), int(about[b"consumers"]))
     return None
 
 
@@ -122,6 +126,15 @@ async def create(store: Store, run: RunRef) -> None:
     except ResponseError as error:
         if not str(error).startswith("BUSYGROUP"):
             raise
+
+
+async def begin_again(store: Store, run: RunRef) -> None:
+    """Makes the group again without its consumers. Nothing is lost: it is given all that lies on the stream once more,
+    which is what was not acknowledged when the caller had deleted the rest.
+    """
+    words = ("XGROUP", "DESTROY", store.keys.results(run), TRAINERS)
+    await store.write(*words, repeat=Repeat.SAME)
+    await create_if_room(store, run)
 
 
 async def create_if_room(store: Store, run: RunRef) -> None:

@@ -84,10 +84,12 @@ class SocketBuffers:
         """Counts sockets of any kind, and tells whether some are of TCP: many and yes, where nothing says so."""
         try:
             if self._counts is None:
-                self._counts = [KeptFile(f"self/net/{name}", self._directory) for name in ("sockstat", "sockstat6")]
+                self._counts = [KeptFile("self/net/sockstat", self._directory)]
+                with contextlib.suppress(OSError):  # a kernel without IPv6
+                    self._counts.append(KeptFile("self/net/sockstat6", self._directory))
             rows = [line.split() for counts in self._counts for line in counts.read().splitlines()]
             found = {row[0]: int(row[2]) for row in rows}
-            return found["sockets:"], bool(found["TCP:"] or found["TCP6:"])
+            return found["sockets:"], bool(found["TCP:"] or found.get("TCP6:"))
         except (OSError, LookupError, ValueError):
             return UNKNOWN, True
 
