@@ -248,7 +248,7 @@ service-image: setup sandbox-tools  ## the service as an Apptainer image; its pr
 	{ $(STATE)/apptainer/bin/apptainer --silent exec --userns --containall $(STATE)/images/service.sif \
 	  prorl-mq doctor --state-dir /tmp/state --sandbox none || [ $$? = 1 ]; } | grep '^ok *versions'  # no service runs
 
-drills: setup prometheus  ## faults on a real service fire their alerts, and the cures of their pages end them (six minutes)
+drills: setup sandbox-tools prometheus  ## faults on a real service fire their alerts, and the cures of their pages end them (eight minutes)
 	$(PY) -m pytest -q -s tests/chaos/drills.py
 
 soak: setup sandbox-tools  ## kills at random moments, hostile agents, and random runs against models, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500 ACTS=100000)

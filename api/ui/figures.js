@@ -56,21 +56,25 @@ export function inRow(parts) {
   });
 }
 
-// How many slots of each stage groups kept busy on average in parts of time, {from, ms}. Their samples' seconds count
-// where they were spent at the latest: EVAL until the group closed, RUN before it, INIT before that. Null without times.
+// How many slots of each stage groups kept busy on average in parts of time, {from, ms}, both in their order. Their
+// samples' seconds count where they were spent at the latest: EVAL until the group closed, RUN before it, INIT before
+// that. Null without times.
 export function busy(groups, parts) {
   const timed = groups.filter((group) => group.closed_ms);
   if (!timed.length) return parts.map(() => ({ init: null, run: null, eval: null }));
   const found = parts.map(() => ({ init: 0, run: 0, eval: 0 }));
+  let last = 0;
   for (const group of timed) {
+    while (last + 1 < parts.length && parts[last + 1].from < group.closed_ms) last += 1;
     let end = group.closed_ms;
     for (const stage of ["eval", "run", "init"]) {
-      const each = perSample(group, stage);
-      parts.forEach(({ from, ms }, place) => {
-        const within = Math.min(end, from + ms) - Math.max(end - each, from);
+      const begin = end - perSample(group, stage);
+      for (let place = last; place >= 0 && parts[place].from + parts[place].ms > begin; place -= 1) {
+        const { from, ms } = parts[place];
+        const within = Math.min(end, from + ms) - Math.max(begin, from);
         if (within > 0) found[place][stage] += (within * Math.max(1, group.ended)) / ms;
-      });
-      end -= each;
+      }
+      end = begin;
     }
   }
   return found;

@@ -20,14 +20,20 @@ from prorl_mq.service import cancel
 from prorl_mq.store.archive import waiting
 from prorl_mq.store.archive.place import DIRECTORY
 from prorl_mq.store.server import fitness
-from prorl_mq.store.workers import living
 from tests.chaos.drilled import Service
+from tests.chaos.drilled_sandboxes import (
+    an_image_that_it_has,
+    images_that_no_registry_has,
+    no_room_for_sandboxes,
+    room_for_sandboxes,
+    workers_that_die_with_sandboxes,
+)
 from tests.metrics import test_prometheus
 from tests.metrics.test_prometheus import Prometheus, prometheus
 from tests.support.service import RUN, acknowledge_all, start_all, store_of, until
 from tests.support.world import World
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(1500)]
 SHORT = (  # what a drill cannot wait for, and in place of it
     (r"for: \d+m", "for: 2s"),
     (r"\[(5|10|15)m\]", "[20s]"),
@@ -186,12 +192,7 @@ async def a_silent_connection(service: Service) -> None:
     await service.none_alive(Stage.RUN)
     await service.tunnel.start()
     service.world.start_worker(Stage.RUN, 9, "--redis", f"unix://{service.world.directory}/tunnel.sock")
-
-    async def lives() -> bool:
-        return any(each.stage is Stage.RUN for each in await living(service.store))
-
-    await until(lives, within_s=60)
-    await asyncio.sleep(3)
+    await service.seen("run-9")
     service.tunnel.silent = True
     await service.submit(30)
 
@@ -210,6 +211,16 @@ async def a_history_that_is_rewritten(service: Service) -> None:
 
 async def a_scorer_that_fails_on_long_texts(service: Service) -> None:
     await service.submit(40, n=4, loses_long=True)
+
+
+async def a_link_that_stalls(service: Service) -> None:
+    await service.stalled()
+
+
+async def longer_leases(service: Service) -> None:
+    """The link stalls again, for as long."""
+    await service.tunnel.aclose()
+    await service.stalled("--lease-ms", "30000")
 
 
 async def room_for_the_archive(service: Service) -> None:
@@ -239,6 +250,10 @@ DRILLS = (
     Drill("ProrlWorkerReadsNothing", a_silent_connection, it_is_restarted),
     Drill("ProrlBiasedLoss", a_scorer_that_fails_on_long_texts, sound_tasks),
     Drill("ProrlApiMissing", no_api, an_api),
+    Drill("ProrlNodeShut", no_room_for_sandboxes, room_for_sandboxes),
+    Drill("ProrlSandboxesLeaked", workers_that_die_with_sandboxes, workers_that_live),
+    Drill("ProrlImagesFail", images_that_no_registry_has, an_image_that_it_has),
+    Drill("ProrlStaleCommits", a_link_that_stalls, longer_leases),
 )
 
 
@@ -275,13 +290,16 @@ async def test_each_fault_fires_its_alert_and_the_cure_of_its_page_ends_it(
     directory = tmp_path / "prometheus"
     directory.mkdir()
     rows = []
-    async with store_of(world) as store:
-        service = Service(world, store)
+    world.sandbox = "bubblewrap"
+    world.directory.chmod(0o755)  # where sandboxes are, which are not root's
+    (world.directory / "state").mkdir(mode=0o755)
+    async with store_of(world) as store, (service := Service(world, store)).stack:
         await start_all(world, store, workers=1, apis=0)
         service.start_api()
         url, state = f"http://127.0.0.1:{service.port}", world.directory / "state"
         await until(lambda: listening(service.port))
         async with prometheus(directory, url, state) as prom:
+            service.prom = prom
             await prom.until(lambda: up(prom))
             for drill in DRILLS:
                 rows.append(await drilled(service, prom, drill))

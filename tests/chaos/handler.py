@@ -70,6 +70,7 @@ class Chaos:
             "dies_ms",
             "breaks",
             "loses_long",
+            "image",
         ),
         sealed=("secret",),
     )
@@ -80,7 +81,7 @@ class Chaos:
         await asyncio.sleep(payload.get("init_ms", 0) / 1000)
         if (context.job.index + context.job.attempt) % 2 == 0 and payload.get("fail_init"):
             raise RuntimeError("this attempt was told to fail")
-        box = await context.sandbox() if payload.get("box") else None
+        box = await context.sandbox(payload.get("image")) if payload.get("box") else None
         return Prepared(carry={"seen": context.job.job_id}, sandbox=box.handle if box else None)
 
     async def run(self, context: Run) -> Ran:

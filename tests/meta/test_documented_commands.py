@@ -9,6 +9,7 @@ from prorl_mq.cli.arguments import COMMANDS, JSON, parse
 from prorl_mq.service.advice.bottleneck import Limit
 from prorl_mq.settings import Setting
 from slurm.__main__ import SUB_COMMANDS
+from tests.chaos.drills import DRILLS
 
 ROOT = Path(__file__).parents[2]
 COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*prorl-mq (.+)")
@@ -47,10 +48,11 @@ def test_the_commands_that_print_json_are_those_that_the_guide_names() -> None:
     assert any(each.name == JSON.name for each in SUB_COMMANDS["status"].settings if isinstance(each, Setting))
 
 
-def test_the_guide_explains_each_limit_and_says_of_each_alert_whether_it_was_drilled() -> None:
+def test_the_guide_explains_each_limit_and_each_alert_has_its_drill() -> None:
     guide = (ROOT / "docs/howto/observe.md").read_text()
     limits = guide.partition("| limit |")[2].partition("\n\n")[0]
     explained = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| ([^|]+) \|", limits, re.MULTILINE)))
     assert sorted(explained) == sorted(each.value for each in Limit)
     alerts = sorted(re.findall(r"- alert: (\w+)", (ROOT / "ops/prometheus/alerts.yml").read_text()))
     assert sorted(re.findall(r"`(Prorl\w+)`", guide.partition("| alert |")[2])) == alerts
+    assert sorted(drill.alert for drill in DRILLS) == alerts

@@ -27,32 +27,45 @@ export function mount(groups, [run], signal) {
   ];
 }
 
-// Rows by a key: {key, groups, count}, the largest count first.
+// Rows by a key: {key, count, groups, newest}, the largest counts first, and `size`, how many rows there are in all.
 function counted(groups, pairs) {
   const found = new Map();
   for (const group of groups) {
     for (const [key, count] of pairs(group)) {
-      const row = found.get(key) ?? { key, groups: [], count: 0 };
-      row.groups.push(group);
-      row.count += count;
-      found.set(key, row);
+      const row = found.get(key);
+      if (row) { row.count += count; row.groups += 1; row.newest = group; } else found.set(key, { key, count, groups: 1, newest: group });
     }
   }
-  return [...found.values()].sort((a, b) => b.count - a.count);
+  return { size: found.size, rows: most(found.values()) };
+}
+
+// As many as a table shows. Of 40,000 notes that differ, sorting all would block the page.
+function most(rows) {
+  const top = [];
+  for (const row of rows) {
+    if (top.length === ROWS && row.count <= top.at(-1).count) continue;
+    const place = top.findIndex((each) => each.count < row.count);
+    top.splice(place < 0 ? top.length : place, 0, row);
+    if (top.length > ROWS) top.pop();
+  }
+  return top;
 }
 
 function tasksTable(run, groups) {
-  const tasks = counted(groups, (group) => [[group.task_id, group.rewards.length]]);
-  const always = tasks.filter((task) => task.count && task.groups.every((group) => group.rewards.every((reward) => !(reward > 0))));
+  const solved = new Set(groups.filter((group) => group.rewards.some((reward) => reward > 0)).map((group) => group.task_id));
+  const left = groups.filter((group) => !solved.has(group.task_id) && group.rewards.length);
+  const always = counted(left, (group) => [[group.task_id, group.rewards.length]]);
+  const without = new Map();
+  for (const group of left) without.set(group.task_id, (without.get(group.task_id) ?? 0) + group.rewards.filter((reward) => reward === null).length);
   const columns = [
     { head: "Task", kind: "main", cell: (row) => row.key },
     { head: "Samples", kind: "num", cell: (row) => whole(row.count) },
-    { head: "Groups", kind: "num", cell: (row) => whole(row.groups.length) },
-    { head: "Without a reward", kind: "num", cell: (row) => whole(row.groups.flatMap((group) => group.rewards).filter((reward) => reward === null).length) },
+    { head: "Groups", kind: "num", cell: (row) => whole(row.groups) },
+    { head: "Without a reward", kind: "num", cell: (row) => whole(without.get(row.key)) },
     { head: "Newest group", cell: (row) => newest(run, row) },
-    { head: "Its rewards", cell: (row) => rewards(row.groups.at(-1).rewards) },
+    { head: "Its rewards", cell: (row) => rewards(row.newest.rewards) },
   ];
-  return [h("p", { class: "fine" }, `${whole(always.length)} of ${whole(tasks.length)} tasks`), table("Tasks without any reward above 0", columns, always.slice(0, ROWS), "Every task was solved at least once."), more(always)];
+  return [h("p", { class: "fine" }, `${whole(always.size)} of ${whole(new Set(groups.map((group) => group.task_id)).size)} tasks`), table("Tasks without any reward above 0", columns, always.rows, "Every task was solved at least once."), more(always)];
 }
 
 function notesTable(run, groups, signal) {
@@ -61,11 +74,11 @@ function notesTable(run, groups, signal) {
   const columns = [
     { head: "Note", kind: "main words", cell: (row) => row.key },
     { head: "Samples", kind: "num", cell: (row) => whole(row.count) },
-    { head: "Groups", kind: "num", cell: (row) => whole(row.groups.length) },
+    { head: "Groups", kind: "num", cell: (row) => whole(row.groups) },
     { head: "Newest group", cell: (row) => newest(run, row) },
     { head: "What it rests on", cell: (row) => showing(run, row, place, signal, (record) => record.note?.startsWith(row.key) && !(record.reward > 0), verdict) },
   ];
-  return [table("What graders said", columns, found.slice(0, ROWS), "No grader has said anything of a sample without a reward."), more(found), place];
+  return [table("What graders said", columns, found.rows, "No grader has said anything of a sample without a reward."), more(found), place];
 }
 
 const verdict = (record) => [h("p", {}, record.note), evidence(record.evidence)];
@@ -76,11 +89,11 @@ function errorsTable(run, groups, signal) {
   const columns = [
     { head: "Error", kind: "main", cell: (row) => row.key },
     { head: "Samples", kind: "num", cell: (row) => whole(row.count) },
-    { head: "Groups", kind: "num", cell: (row) => whole(row.groups.length) },
+    { head: "Groups", kind: "num", cell: (row) => whole(row.groups) },
     { head: "Newest group", cell: (row) => newest(run, row) },
     { head: "Traceback", cell: (row) => showing(run, row, place, signal, (record) => record.error?.type === row.key, traceback) },
   ];
-  return [table("Errors", columns, found.slice(0, ROWS), "No sample ended in an error."), place];
+  return [table("Errors", columns, found.rows, "No sample ended in an error."), place];
 }
 
 function traceback({ error }) {
@@ -94,7 +107,7 @@ function traceback({ error }) {
 function showing(run, row, place, signal, fits, told) {
   return h("button", { type: "button", "aria-label": `Show the newest ${row.key}`, onclick: async () => {
     try {
-      const group = row.groups.at(-1).group_id;
+      const group = row.newest.group_id;
       const { samples } = await get(`groups/${id(`${run}:${group}`)}`, { signal });
       const sample = samples.find((each) => each.record && fits(each.record));
       place.replaceChildren(...[h("p", {}, h("a", { href: to.job(sample.job_id) }, sample.job_id)), told(sample.record)].flat(Infinity));
@@ -111,10 +124,10 @@ function toolsTable(run, groups) {
     { head: "Tool", kind: "main", cell: (row) => row.key },
     { head: "Failed calls", kind: "num", cell: (row) => whole(row.count) },
     { head: "Of all calls", kind: "num", cell: (row) => percent(row.count / Math.max(1, calls)) },
-    { head: "Groups", kind: "num", cell: (row) => whole(row.groups.length) },
+    { head: "Groups", kind: "num", cell: (row) => whole(row.groups) },
     { head: "Newest group", cell: (row) => newest(run, row) },
   ];
-  return table("Tools whose calls fail", columns, found.slice(0, ROWS), "No call of a tool failed.");
+  return table("Tools whose calls fail", columns, found.rows, "No call of a tool failed.");
 }
 
 function reasonsTable(run, groups) {
@@ -122,12 +135,12 @@ function reasonsTable(run, groups) {
   const columns = [
     { head: "Verdict and reason", kind: "main words", cell: (row) => row.key },
     { head: "Groups", kind: "num", cell: (row) => whole(row.count) },
-    { head: "Mean reward of the newest", kind: "num wide", cell: (row) => fixed(row.groups.at(-1).mean) },
+    { head: "Mean reward of the newest", kind: "num wide", cell: (row) => fixed(row.newest.mean) },
     { head: "Newest group", cell: (row) => newest(run, row) },
   ];
-  return [table("Why groups were not accepted", columns, found.slice(0, ROWS), "Every group was accepted."), more(found)];
+  return [table("Why groups were not accepted", columns, found.rows, "Every group was accepted."), more(found)];
 }
 
-const newest = (run, row) => h("a", { href: to.group(run, row.groups.at(-1).group_id) }, row.groups.at(-1).group_id);
+const newest = (run, row) => h("a", { href: to.group(run, row.newest.group_id) }, row.newest.group_id);
 
-const more = (rows) => (rows.length > ROWS ? h("p", { class: "fine" }, `and ${whole(rows.length - ROWS)} more`) : null);
+const more = ({ size }) => (size > ROWS ? h("p", { class: "fine" }, `and ${whole(size - ROWS)} more`) : null);
