@@ -180,7 +180,8 @@ async def test_families_ask_with_the_images_of_their_job(
     monkeypatch.setattr("workers.handlers.asking.policy_renderer", its_renderer)
     monkeypatch.setattr("workers.handlers.prorl.single_turn.policy_renderer", its_renderer)
     policy = Looking(renderer, ["It is red."])
-    payload = {"prompt": "<image> or <image>?", "tools": False}
+    question = "<image> or <image>?"
+    payload = {"prompt": question, "tools": False}
     job = JobView(
         job_id="r:g:0", task_id="t", data_source="math", index=0, attempt=0, payload=payload,
         sampling=Sampling(continue_generation=True), limits=Limits(),
@@ -189,7 +190,7 @@ async def test_families_ask_with_the_images_of_their_job(
     prompts = Prompts(tools=(), with_tools="", without_tools="Look.")
 
     async def told() -> Trajectory:
-        done = await (ask(context, prompts, payload["prompt"]) if family == "asked" else answer_once(context))
+        done = await (ask(context, prompts, question) if family == "asked" else answer_once(context))
         return done.trajectory
 
     messages.enter(IMAGES)
