@@ -72,11 +72,10 @@ async def collected(queue: Queue, files: PayloadFiles) -> None:
 async def test_no_queue_holds_an_image_and_a_repeat_is_the_same_batch(known: Queue, files: PayloadFiles) -> None:
     await submit.accept(known.store, TENANT, batch(ASKED))
     spec = await opened(known, "b-0")
-    names = spec.payload["images"]
+    names: Any = spec.payload["images"]
     assert [named_file(each) for each in names] == [PayloadFile.of(RED), PayloadFile.of(BLUE)]
     assert len(under(files.directory)) == 2
-    keys: Any = await cast("Any", known).command("KEYS", "*")
-    for key in keys:
+    for key in cast("list[bytes]", await known.command("KEYS", "*")):
         assert RED[:40] not in (await known.command("DUMP", key) or b"")
     assert (await submit.accept(known.store, TENANT, batch(ASKED))).repeated
     named = batch({**ASKED, "images": names}, batch_id="by name")
