@@ -17,6 +17,7 @@ from prorl_mq.process import tokenizers
 from prorl_mq.process.tokenizers import MODELS, PoolModel
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref, public
+from workers.agent.pictures.messages import of_job
 from workers.agent.renderer import Renderer
 from workers.agent.template import TemplateError
 
@@ -132,7 +133,9 @@ async def load_ahead(pool: str) -> None:
     """
     tokenizers.enter(pool)
     with suppress(Exception):
-        await policy_renderer()
+        renderer = await policy_renderer()
+        if of_job():  # of a job with images: the model's processor, too
+            await asyncio.to_thread(renderer.vision)
 
 
 async def _of(model: PoolModel) -> Renderer:
