@@ -15,6 +15,7 @@ from prorl_mq.schema.trajectory import Trajectory, check
 from tests.agent.test_journal import World
 from tests.pictures.seeing import picture, seeing_renderer
 from tests.unit.workers.inference.conftest import request
+from tests.vllm.server import ROOT
 from workers.agent.hermes import Message
 from workers.agent.loop import run_agent
 from workers.agent.pictures.messages import attached
@@ -130,6 +131,16 @@ async def test_an_image_that_can_be_seen_through_is_seen_on_white_by_both(
     told = [[each for each in found.segments[0].logprobs if each is not None] for found in (of_it, of_white, of_black)]
     assert max(abs(one - other) for one, other in zip(told[0], told[1], strict=True)) < 1e-3
     assert abs(told[0][0] - told[2][0]) > 1e-3
+
+
+def test_a_worker_loads_the_models_own_processor(model: Path, state_dir: Path, python_path: str) -> None:
+    """By transformers' AutoProcessor, with torch, where the tests around this one put it together by hand."""
+    done = subprocess.run(
+        [state_dir / "vllm/bin/python", "-m", "tests.vision.loading", model],
+        text=True, capture_output=True, check=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{python_path}", "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert [length for _, length in json.loads(done.stdout)] == [55, 4]
 
 
 async def test_what_vllm_takes_without_a_word_is_refused(
