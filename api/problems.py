@@ -35,6 +35,7 @@ FAULTS: Final[Mapping[type[Exception], tuple[int, str]]] = {
     errors.RedisUnavailable: (503, "unavailable"),
     errors.ServerUnfit: (503, "unavailable"),
     errors.PayloadUnavailable: (503, "unavailable"),
+    errors.PayloadUnwritten: (503, "unavailable"),
 }
 
 

@@ -6,13 +6,16 @@ import zlib
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from prorl_mq.schema.images.header import MAX_BYTES, MAX_IMAGES, ImageRefused, shape_of
+from prorl_mq.schema.images.header import MAX_BYTES, MAX_IMAGES, MAX_PIXELS, ImageRefused, shape_of
 from prorl_mq.schema.images.pixels import ImageUnreadable, decoded
 from prorl_mq.schema.images.placed import PromptImage
 from prorl_mq.schema.images.rows import bytes_of, has_images, taken_out
 from tests.pictures.seeing import drawn, picture
 
+KINDS = ("PNG", "JPEG", "WEBP")
 URL = f"data:image/png;base64,{base64.b64encode(drawn(4, 4)).decode()}"
 
 
@@ -107,6 +110,27 @@ def test_what_begins_as_an_image_and_is_none_is_the_rows_fault_or_its_pixels_alo
         return
     with pytest.raises(ImageUnreadable, match="image 3"):
         decoded(image, 3)
+
+
+@given(data=st.binary(max_size=200), start=st.sampled_from([b"", *(drawn(9, 5, "red", kind) for kind in KINDS)]))
+@settings(max_examples=100, deadline=None)
+def test_any_bytes_are_an_image_or_refused_and_never_more(data: bytes, start: bytes) -> None:
+    """Bytes put over the beginning of an image, cut anywhere."""
+    sent = data + start[len(data) :]
+    try:
+        shape = shape_of(sent)
+        found = decoded(PromptImage(kind=shape.kind, width=shape.width, height=shape.height, data=sent))
+    except (ImageRefused, ImageUnreadable):
+        return
+    assert found.mode == "RGB"
+    assert found.width * found.height <= MAX_PIXELS
+
+
+def test_every_mode_of_pixels_becomes_rgb_or_is_unreadable() -> None:
+    for mode in ("1", "L", "LA", "P", "I;16", "RGBA", "CMYK"):
+        data = drawn(8, 8, 0, "JPEG" if mode == "CMYK" else "PNG", mode)  # type: ignore[arg-type]
+        image = PromptImage(kind=shape_of(data).kind, width=8, height=8, data=data)
+        assert decoded(image).mode == "RGB"
 
 
 def test_an_image_that_says_two_sizes_is_refused() -> None:

@@ -1,17 +1,20 @@
 """The ids that stand for images are those of the model's own processor, one run for each, in order."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prorl_mq.schema.images.pixels import ImageExtraMissing
 from prorl_mq.schema.images.placed import Misplaced, PlacedImage, check_placed
 from prorl_mq.schema.images.rows import MARK
 from tests.agent.chat import tooled
 from tests.pictures.seeing import picture, processor, seeing_renderer
 from workers.agent.hermes import Message
 from workers.agent.pictures import messages as pictured
+from workers.agent.pictures import vision
 from workers.agent.pictures.messages import MarksMismatched, attached, logged, unlogged
 from workers.agent.pictures.vision import ImagesMismatched, NoVision
 from workers.agent.renderer import Renderer
@@ -91,6 +94,24 @@ def test_a_model_without_vision_refuses_images_by_name() -> None:
     messages = attached([Message(role="user", content=MARK)], IMAGES[:1])
     with pytest.raises(NoVision, match="is no model's directory"):
         tooled().opening(messages)
+
+
+def test_a_model_whose_directory_has_no_processor_refuses_images(tmp_path: Path) -> None:
+    with pytest.raises(NoVision, match=r"the model text takes none: processor_config.json or preprocessor_config.json"):
+        vision.load(tmp_path / "text", seeing_renderer()._template)
+
+
+def test_a_worker_without_the_libraries_says_which_extra_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "processor_config.json").write_text("{}")
+
+    def missing(*_: object, **__: object) -> None:
+        raise ImportError("Qwen2VLProcessor requires the Torchvision library")
+
+    monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", missing)
+    with pytest.raises(ImageExtraMissing, match=r"install prorl-mq\[images\].*Torchvision"):
+        vision.load(tmp_path, seeing_renderer()._template)
 
 
 @pytest.mark.parametrize(

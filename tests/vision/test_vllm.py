@@ -15,6 +15,7 @@ from prorl_mq.schema.trajectory import Trajectory, check
 from tests.agent.test_journal import World
 from tests.pictures.seeing import picture, seeing_renderer
 from tests.unit.workers.inference.conftest import request
+from tests.vllm.server import ROOT
 from workers.agent.hermes import Message
 from workers.agent.loop import run_agent
 from workers.agent.pictures.messages import attached
@@ -29,7 +30,7 @@ from workers.inference.run_clock import RunClock
 
 pytestmark = pytest.mark.anyio
 IMAGES = [picture(300, 150), picture(60, 60, "blue", "JPEG"), picture(150, 300, "green", "WEBP", lossless=True)]
-SEEN_THROUGH = picture(90, 90, (200, 30, 30, 90), mode="RGBA")  # type: ignore[arg-type]
+GLASS = picture(90, 90, (200, 30, 30, 0), mode="RGBA")  # type: ignore[arg-type]
 QUESTION = "Compare <image> with <image> and <image>."
 
 
@@ -121,12 +122,25 @@ async def test_images_in_another_order_are_another_prompt(
 async def test_an_image_that_can_be_seen_through_is_seen_on_white_by_both(
     clients: InferenceClients, backend: Probed, renderer: Renderer
 ) -> None:
-    white = picture(90, 90, "#eaaeae")  # what of it is left on white
-    of_it = await rollout(clients, backend, renderer, 5, images=[SEEN_THROUGH, *IMAGES[:2]])
-    of_white = await rollout(clients, backend, renderer, 5, images=[white, *IMAGES[:2]])
-    pairs = zip(of_it.segments[0].logprobs, of_white.segments[0].logprobs, strict=True)
-    assert max(abs(one - other) for one, other in pairs if one is not None and other is not None) < 0.05
+    """The control: on black it is another image. Pixels are equal, so that all that is sampled is."""
+    of_it, of_white, of_black = [
+        await rollout(clients, backend, renderer, 5, images=[each, *IMAGES[:2]])
+        for each in (GLASS, picture(90, 90, "white"), picture(90, 90, "black"))
+    ]
     assert of_it.segments[0].response_ids == of_white.segments[0].response_ids
+    told = [[each for each in found.segments[0].logprobs if each is not None] for found in (of_it, of_white, of_black)]
+    assert max(abs(one - other) for one, other in zip(told[0], told[1], strict=True)) < 1e-3
+    assert abs(told[0][0] - told[2][0]) > 1e-3
+
+
+def test_a_worker_loads_the_models_own_processor(model: Path, state_dir: Path, python_path: str) -> None:
+    """By transformers' AutoProcessor, with torch, where the tests around this one put it together by hand."""
+    done = subprocess.run(
+        [state_dir / "vllm/bin/python", "-m", "tests.vision.loading", model],
+        text=True, capture_output=True, check=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{python_path}", "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert [length for _, length in json.loads(done.stdout)] == [55, 4]
 
 
 async def test_what_vllm_takes_without_a_word_is_refused(

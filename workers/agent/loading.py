@@ -17,6 +17,7 @@ from prorl_mq.process import tokenizers
 from prorl_mq.process.tokenizers import MODELS, PoolModel
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref, public
+from workers.agent.pictures.messages import of_job
 from workers.agent.renderer import Renderer
 from workers.agent.template import TemplateError
 
@@ -85,7 +86,7 @@ async def policy_renderer() -> Renderer:
     PRORL_MODELS names a file with the models of pools; of others, PRORL_TOKENIZER, PRORL_RENDERER and
     PRORL_TEMPLATE_OPTIONS say which it is.
     """
-    model = _of_job()
+    model = _model()
     if model is None:
         raise NoTokenizer(
             f"{tokenizers.missing(os.environ)}: start the worker with --tokenizer DIR, the directory that holds "
@@ -144,11 +145,15 @@ async def load_ahead(pool: str) -> None:
     """
     tokenizers.enter(pool)
     with suppress(Exception):
-        if _of_job() is not None:
-            await policy_renderer()
+        if _model() is None:
+            return
+        renderer = await policy_renderer()
+        if of_job():  # of a job with images: the model's processor, too
+            await asyncio.to_thread(renderer.vision)
 
 
-def _of_job() -> PoolModel | None:
+def _model() -> PoolModel | None:
+    """That of this task's job."""
     return tokenizers.of_job(os.environ) or _default()
 
 

@@ -6,6 +6,7 @@ MAX_BYTES: Final = 8 << 20
 MAX_PIXELS: Final = 4096 * 4096
 MAX_SIDE: Final = 1 << 14
 MAX_IMAGES: Final = 64  # of one task
+MAX_TASK_BYTES: Final = 32 << 20  # of its images together: its trajectories have them, too
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _FRAMES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # JPEG's markers that tell a size
 _BARE: Final = frozenset({0x01, *range(0xD0, 0xD9)})  # its markers without a length

@@ -42,6 +42,7 @@ def decoded(image: PromptImage, number: int = 0) -> Any:
         upright = opened
         with contextlib.suppress(Exception):  # as vLLM does: what it cannot read turns nothing
             upright = ImageOps.exif_transpose(opened)
+        found = _on_white(Image, upright)
     except Exception as error:  # decoders of broken data raise what they like
         raise ImageUnreadable(
             f"image {number} ({image.kind}, {len(image.data)} bytes) cannot be decoded: {type(error).__name__}: {error}"
@@ -49,11 +50,16 @@ def decoded(image: PromptImage, number: int = 0) -> Any:
     if opened.size != (image.width, image.height):
         size = f"{opened.width} by {opened.height} pixels"
         raise ImageUnreadable(f"image {number} has {size}, and says {image.width} by {image.height} at its start")
-    if upright.mode == "RGB":
-        return upright
-    if upright.mode != "RGBA" and not upright.has_transparency_data:
-        return upright.convert("RGB")
-    seen = upright.convert("RGBA")
-    white = Image.new("RGB", seen.size, (255, 255, 255))
+    return found
+
+
+def _on_white(library: Any, image: Any) -> Any:
+    """RGB. What can be seen through is on white."""
+    if image.mode == "RGB":
+        return image
+    if image.mode != "RGBA" and not image.has_transparency_data:
+        return image.convert("RGB")
+    seen = image.convert("RGBA")
+    white = library.new("RGB", seen.size, (255, 255, 255))
     white.paste(seen, mask=seen.split()[3])
     return white

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from prorl_mq.errors import InvalidTask, PayloadUnavailable
-from prorl_mq.schema.images.header import ImageRefused, shape_of
+from prorl_mq.schema.images.header import MAX_TASK_BYTES, ImageRefused, shape_of
 from prorl_mq.schema.images.rows import FIELD, bytes_of, has_images, in_parts, taken_out
 from prorl_mq.schema.messages import BatchRequest, Task
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store.payloads.images import image_again, names, put_image
-from prorl_mq.store.payloads.name import named_file
+from prorl_mq.store.payloads.name import PayloadFile, named_file
 from prorl_mq.store.store import Store
 
 
@@ -70,21 +70,26 @@ async def _named(store: Store, tenant: str, task: Task) -> Task:
         payload, listed = taken_out(task.payload)
     except ImageRefused as error:
         raise InvalidTask(f"task {task.task_id!r}: {error}") from None
-    found: list[str] = []
+    found: list[PayloadFile] = []
     for number, each in enumerate(listed):
         try:
-            found.append(str(await _stored(store, tenant, each)))
+            found.append(await _stored(store, tenant, each))
         except (ImageRefused, PayloadUnavailable) as error:
             raise InvalidTask(f"task {task.task_id!r}, image {number}: {error}") from None
-    return msgspec.structs.replace(task, payload={**payload, FIELD: found})
+        if sum(file.size for file in set(found)) > MAX_TASK_BYTES:
+            raise InvalidTask(
+                f"task {task.task_id!r}, image {number}: its images have more than {MAX_TASK_BYTES >> 20} MiB "
+                "together: scale them down, or compress them"
+            )
+    return msgspec.structs.replace(task, payload={**payload, FIELD: [str(each) for each in found]})
 
 
-async def _stored(store: Store, tenant: str, given: Any) -> str:
+async def _stored(store: Store, tenant: str, given: Any) -> PayloadFile:
     if isinstance(given, str) and named_file(given):
-        return str(await image_again(store, tenant, given))
+        return await image_again(store, tenant, given)
     told = bytes_of(given)
     found = shape_of(told.data)
     said = told.kind.replace("image/jpg", "image/jpeg")
     if said and said != found.kind:
         raise ImageRefused(f"it is said to be {told.kind}, and is {found.kind}")
-    return str(await put_image(store, tenant, told.data))
+    return await put_image(store, tenant, told.data)

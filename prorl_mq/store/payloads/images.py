@@ -5,7 +5,7 @@ reads. A group's hash names its images for as long as it has jobs: the collectio
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from prorl_mq.errors import InvalidTask, PayloadUnavailable, PayloadUnwritten
 from prorl_mq.schema.images.header import ImageRefused, shape_of
@@ -14,6 +14,8 @@ from prorl_mq.schema.images.rows import FIELD
 from prorl_mq.store.payloads import reading, writing
 from prorl_mq.store.payloads.name import PayloadFile, named_file
 from prorl_mq.store.store import Store
+
+AGAIN_S: Final = 1.0  # that a file which is named has to appear, where somebody waits for the answer
 
 
 async def put_image(store: Store, tenant: str, data: bytes) -> PayloadFile:
@@ -38,7 +40,7 @@ async def image_again(store: Store, tenant: str, name: str) -> PayloadFile:
 
     Raises `ImageRefused`, and as `put_image`.
     """
-    return await put_image(store, tenant, (await image(store, tenant, name, within_s=0.0)).data)
+    return await put_image(store, tenant, (await image(store, tenant, name, within_s=AGAIN_S)).data)
 
 
 def names(payload: Mapping[str, Any]) -> list[str]:
