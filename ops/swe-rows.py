@@ -103,7 +103,7 @@ def statuses(image: Path, row: dict[str, Any], recipe: dict[str, Any], patches: 
         command = "pytest -rA"  # what tox would start; the environment is ready
     if "bin/test" in command:
         command = f"python -c {shlex.quote(SYMPY)}"  # what bin/test would do; releases lack it
-    files = recipe.get("run") or [*recipe.get("tests", ()), *recipe.get("tests_text", {})]
+    files = [*recipe.get("tests", ()), *recipe.get("tests_text", {})]
     if row["repo"] == "django/django":
         files = [path.removeprefix("tests/").removesuffix(".py").replace("/", ".") for path in files]
     python = "python -m " if command.startswith("pytest") else ""
@@ -119,7 +119,6 @@ def statuses(image: Path, row: dict[str, Any], recipe: dict[str, Any], patches: 
     git(image / "testbed", "reset", "-q", "--hard")
     git(image / "testbed", "clean", "-q", "-fdx")
     log = done.stdout.decode(errors="replace")
-    (Path(tempfile.gettempdir()) / f"{row['instance_id']}.{len(patches)}.log").write_text(log)
     return {test: status in PASSED for test, status in PARSER_REGISTRY[parser_of(row["repo"])](log, None).items()}
 
 
