@@ -128,7 +128,9 @@ def tree_of(version: str) -> Path | None:
     uv = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or home / ".local/share/uv/python")
     found = [*pyenv.glob(f"{version}.*"), *uv.glob(f"cpython-{version}.*")]
     usable = [tree for tree in found if (tree / "bin" / f"python{version}").is_file()]
-    return max(usable, key=lambda tree: int("".join(filter(str.isdigit, tree.name.split(".")[2][:2])) or 0), default=None)
+    return max(
+        usable, key=lambda tree: int("".join(filter(str.isdigit, tree.name.split(".")[2][:2])) or 0), default=None
+    )
 
 
 def name_of(instance_id: str) -> str:

@@ -110,10 +110,10 @@ def statuses(image: Path, row: dict[str, Any], recipe: dict[str, Any], patches: 
     for patch in patches:
         subprocess.run(["git", "-C", str(image / "testbed"), "apply", "-"], input=patch.encode(), check=True)
     script = f"source /opt/miniconda3/bin/activate testbed; cd /testbed; {python}{command} {shlex.join(files)}"
-    bind = ["--bind", str(image), "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--unshare-net"]
+    options = "--dev /dev --proc /proc --tmpfs /tmp --unshare-net --clearenv --die-with-parent"
+    given = "--setenv PATH /usr/bin:/bin --setenv HOME /tmp --setenv LC_ALL C.UTF-8"
     done = subprocess.run(
-        ["bwrap", "--die-with-parent", *bind, "--clearenv", "--setenv", "PATH", "/usr/bin:/bin", "--setenv", "HOME", "/tmp",
-         "--setenv", "LC_ALL", "C.UTF-8", "bash", "-c", script],
+        ["bwrap", "--bind", str(image), "/", *options.split(), *given.split(), "bash", "-c", script],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     git(image / "testbed", "reset", "-q", "--hard")
@@ -130,7 +130,8 @@ def git(directory: Path, *words: str) -> str:
 def load(file: Path) -> ModuleType:
     """The builder of images, whose name is no module's."""
     spec = importlib.util.spec_from_file_location("swe_images", file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -94,7 +94,10 @@ DOC = "BaseForm.__repr__() should contain some basic information."
 @pytest.mark.parametrize("last", [True, False])
 def test_of_tests_that_share_a_docstring_in_djangos_log_the_worst_counts(other: str, *, last: bool) -> None:
     """Django 4.2 tests its forms twice, and skips one half without Jinja2: such a run is no forgery."""
-    told = [("forms.tests.FormsTestCase.test_repr", "PASSED", DOC), ("forms.tests.Jinja2FormsTestCase.test_repr", other, DOC)]
+    told = [
+        ("forms.tests.FormsTestCase.test_repr", "PASSED", DOC),
+        ("forms.tests.Jinja2FormsTestCase.test_repr", other, DOC),
+    ]
     statuses = told if last else told[::-1]
     judged = Judged(nonce="n", statuses=statuses, ended=True, forged=False, timed_out=False, exit_code=1, printed="")
     assert forgery(judged, []) is None

@@ -49,9 +49,7 @@ def patch_of(tmp_path: Path) -> Callable[..., str]:
     return make
 
 
-async def kept(
-    stages: Stages, kind: Kind, instance: str, patch: str, row: dict[str, Any] | None = None
-) -> Score:
+async def kept(stages: Stages, kind: Kind, instance: str, patch: str, row: dict[str, Any] | None = None) -> Score:
     """The score of a patch, for the table, too."""
     began = time.monotonic()
     score = await stages.score(SoftwareEngineering(), row or ROWS[instance], {"patch": patch})

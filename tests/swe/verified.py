@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.swe.conftest import IMAGES, ROOT, Stages, kept
-from workers.handlers.swe.spec import spec_of, table
 from workers.handlers.swe.family import SoftwareEngineering
 from workers.handlers.swe.rows import hidden_of, task_of
+from workers.handlers.swe.spec import spec_of, table
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 ROWS: dict[str, dict[str, Any]] = {

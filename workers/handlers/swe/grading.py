@@ -66,7 +66,7 @@ def _is_plain(statuses: Sequence[tuple[str, str, str]]) -> bool:
 
 
 def _lines_of(name: str) -> tuple[str, str, str]:
-    """What a log may call a test by its name: pytest's way, unittest's before 3.11, and since."""
+    """A test as a log names it: pytest's way, unittest's before 3.11, and since."""
     group, _, method = name.rpartition(".")
     return name, f"{method} ({group})", f"{method} ({name})"
 
