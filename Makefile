@@ -53,6 +53,10 @@ prometheus:  ## Debian's Prometheus, for the tests of metrics and alerts (a down
 swe-images: sandbox-tools  ## images of the example software engineering tasks, from the package registry (two minutes)
 	@$(PY) ops/swe-images.py $(STATE)
 
+test-swe-images: swe-images  ## rows of all twelve repositories of SWE-bench Verified, in images of their own Pythons where pyenv or uv has these (thirteen minutes; 2.3 GB)
+	@$(PY) ops/swe-images.py $(STATE) examples/swe/verified.jsonl
+	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -q -n $(CORES) tests/swe/verified.py
+
 swe-table: setup  ## the last swebench that has the table of versions, for its test (a download of 0.2 MB)
 	@[ -d $(STATE)/swebench-table ] || $(PY) -m pip install -q --no-deps --target $(STATE)/swebench-table swebench==4.1.0
 

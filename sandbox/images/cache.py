@@ -106,11 +106,12 @@ class ImageCache:
         source = await asyncio.to_thread(image_source, text)
 
         async def make(entry: Path, fresh: Path) -> None:
-            if source.of_registry and self._fetching is not None:
+            if source.is_artifact and self._fetching is not None:
+                await self._make_of_artifact(self._fetching, source, fresh, progress)
+            elif source.of_registry and self._fetching is not None:
                 await self._make_of_layers(self._fetching, source, entry, fresh, progress)
             else:
-                uri = await asyncio.to_thread(self._readable, source, fresh)
-                await call(["build", str(fresh / "image"), uri], self._command, _places(fresh))
+                await self._build(source, fresh)
 
         try:
             return await self._held(source.key, make, source.uri)
@@ -189,6 +190,30 @@ class ImageCache:
             for image in held:
                 image.close()
         await asyncio.to_thread(fetching.storage.make_room, self.limit_bytes)
+
+    async def _make_of_artifact(
+        self, fetching: Fetching, source: ImageSource, fresh: Path, progress: FetchProgress | None
+    ) -> None:
+        """Apptainer unpacks the file, once it is known to be one: anything else it would take for a recipe."""
+        progress = progress or FetchProgress(fetching.storage)
+        fetched = await fetching.fetch(source.uri, source.key, progress)
+        progress.unpacking = True
+        blob = fetching.storage.path(fetched.manifest.layers[0].digest)
+        try:
+            file = await asyncio.to_thread(image_source, str(blob))
+        except SandboxError as error:
+            raise ImageUnavailable(f"what its registry has is no SIF file: {error}", final=True) from error
+        await self._build(file, fresh)
+        size = await asyncio.to_thread(bytes_of, fresh / "image")
+        if size > self.limit_bytes:
+            raise ImageUnavailable(
+                f"it unpacks to {size} bytes, more than the {self.limit_bytes} of PRORL_IMAGES_BYTES", final=True
+            )
+        await asyncio.to_thread(fetching.storage.make_room, self.limit_bytes)
+
+    async def _build(self, source: ImageSource, fresh: Path) -> None:
+        uri = await asyncio.to_thread(self._readable, source, fresh)
+        await call(["build", str(fresh / "image"), uri], self._command, _places(fresh))
 
     async def _layers(self, fetching: Fetching, fetched: Fetched) -> list[Image]:
         """Each layer unpacked, from the lowest up, and held so that none is removed meanwhile."""

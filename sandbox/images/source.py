@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 
 from sandbox.errors import SandboxError
-from sandbox.images.registry.reference import SCHEME
+from sandbox.images.registry.reference import ORAS, SCHEME
 
-REGISTRIES = ("docker://", "oras://", "library://")
+REGISTRIES = (SCHEME, ORAS, "library://")
 ARCHIVES = ("docker-archive:", "oci-archive:")
 SIF = (32, b"SIF_MAGIC")
 
@@ -22,8 +22,13 @@ class ImageSource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_registry(self) -> bool:
-        """True for a container image of a registry; ORAS and library are Apptainer's own business."""
-        return self.uri.startswith(SCHEME)
+        """True for what a registry has: a container image, or a SIF file; library is Apptainer's own business."""
+        return self.uri.startswith((SCHEME, ORAS))
+
+    @property
+    def is_artifact(self) -> bool:
+        """True for a SIF file in a registry."""
+        return self.uri.startswith(ORAS)
 
 
 def image_source(text: str) -> ImageSource:

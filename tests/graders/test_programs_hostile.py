@@ -12,7 +12,7 @@ from workers.handlers import plain
 from workers.handlers.code.cases import Case
 from workers.handlers.code.comparing import passed
 from workers.handlers.swe.canaries import canaries
-from workers.handlers.swe.grading import Judged, between_markers, forgery, scored
+from workers.handlers.swe.grading import Judged, between_markers, forgery, log_of, scored
 from workers.handlers.swe.rows import Hidden, SweTask
 from workers.handlers.swe.styles import line
 from workers.handlers.swe.trial import read_judged
@@ -85,6 +85,33 @@ def test_a_report_cannot_say_two_things_of_a_test(told: tuple[str, str, str]) ->
     log = between_markers(line("pytest", status, shown) for name, status, shown in judged.statuses if name not in ours)
     found = scored(SweTask(instance_id="a", repo="a/b"), Hidden(fail_to_pass=["t.py::test"]), "parse_log_pytest", log)
     assert found.reward == 1.0, "the log alone would be believed, in the order in which it was told"
+
+
+DOC = "BaseForm.__repr__() should contain some basic information."
+
+
+@pytest.mark.parametrize("other", ["SKIPPED", "FAILED", "ERROR", "XFAIL"])
+@pytest.mark.parametrize("last", [True, False])
+def test_of_tests_that_share_a_docstring_in_djangos_log_the_worst_counts(other: str, *, last: bool) -> None:
+    """Django 4.2 tests its forms twice, and skips one half without Jinja2: such a run is no forgery."""
+    told = [
+        ("forms.tests.FormsTestCase.test_repr", "PASSED", DOC),
+        ("forms.tests.Jinja2FormsTestCase.test_repr", other, DOC),
+    ]
+    statuses = told if last else told[::-1]
+    judged = Judged(nonce="n", statuses=statuses, ended=True, forged=False, timed_out=False, exit_code=1, printed="")
+    assert forgery(judged, []) is None
+    task, hidden = SweTask(instance_id="a", repo="django/django"), Hidden(fail_to_pass=[DOC])
+    assert scored(task, hidden, "parse_log_django", log_of("django", judged, [])).reward == 0.0
+    alone = between_markers(line("django", status, shown) for _, status, shown in told[::-1])
+    assert scored(task, hidden, "parse_log_django", alone).reward == 1.0, "in this order the log would be believed"
+
+
+@pytest.mark.parametrize("named", ["test_x (forms.tests.T)", "test_x (forms.tests.T.test_x)"])
+def test_a_line_that_names_a_test_is_that_tests_alone(named: str) -> None:
+    told = [("forms.tests.T.test_x", "FAILED", named), ("forms.tests.Other.test_y", "PASSED", named)]
+    judged = Judged(nonce="n", statuses=told, ended=True, forged=False, timed_out=False, exit_code=1, printed="")
+    assert forgery(judged, []) == "somebody else wrote into the report"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -14,6 +14,8 @@ from sandbox.images.environment import environment_of
 from sandbox.images.layers import fetching
 from sandbox.images.registry.logins import Logins
 from tests.support.registry import GZIP, PLAIN, ZSTD, LoopbackRegistry, archive, file, other
+from workers.handlers.swe.images import MAPPING, image_of
+from workers.handlers.swe.rows import SweTask
 
 pytestmark = pytest.mark.anyio
 Cache = Callable[..., ImageCache]
@@ -180,6 +182,25 @@ async def test_a_mirror_is_asked_first_and_the_registry_where_it_has_nothing(
         assert not registry.asked
         await use(both, registry.push("team/y", [TOP]))
         assert registry.asked
+
+
+OFFICIAL = (
+    "astropy__astropy-12907", "django__django-11099", "matplotlib__matplotlib-18869", "mwaskom__seaborn-3069",
+    "pallets__flask-5014", "psf__requests-1142", "pydata__xarray-2905", "pylint-dev__pylint-4551",
+    "pytest-dev__pytest-10051", "scikit-learn__scikit-learn-10297", "sphinx-doc__sphinx-10323", "sympy__sympy-11618",
+)  # fmt: skip
+
+
+async def test_swe_benchs_own_images_come_from_a_mirror_by_one_pattern(
+    cache: Cache, registry: LoopbackRegistry, tmp_path: Path
+) -> None:
+    mapping = tmp_path / "images.json"
+    mapping.write_text('{"*": "docker://swebench/sweb.eval.x86_64.{name_1776}:latest"}')
+    mirrored = cache(mirrors={"docker.io/swebench": [f"http://{registry.host}/hub"]})
+    for instance in OFFICIAL:
+        registry.push(f"hub/sweb.eval.x86_64.{instance.replace('__', '_1776_')}", [BASE])
+        name = image_of(SweTask(instance_id=instance), {MAPPING: str(mapping)})
+        assert (await use(mirrored, name) / "etc/keep").exists(), name
 
 
 HOSTILE = {

@@ -18,6 +18,8 @@ from aiohttp import web
 OCI = "application/vnd.oci.image"
 GZIP, ZSTD, PLAIN = f"{OCI}.layer.v1.tar+gzip", f"{OCI}.layer.v1.tar+zstd", f"{OCI}.layer.v1.tar"
 
+SIF = "application/vnd.sylabs.sif.layer.v1.sif"
+
 
 def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -116,6 +118,17 @@ class LoopbackRegistry:
             about = {"schemaVersion": 2, "mediaType": f"{OCI}.index.v1+json", "manifests": [foreign, mine]}
             self._name(name, tag, about)
         return f"docker://{self.host}/{name}:{tag}"
+
+    def push_artifact(self, name: str, data: bytes, *, media: str = SIF, tag: str = "latest") -> str:
+        """A file as `apptainer push` keeps it: the one layer of an artifact without a configuration."""
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": f"{OCI}.manifest.v1+json",
+            "config": {"mediaType": "application/vnd.sylabs.sif.config.v1+json", "digest": self.put(b""), "size": 0},
+            "layers": [{"mediaType": media, "digest": self.put(data), "size": len(data)}],
+        }
+        self._name(name, tag, manifest)
+        return f"oras://{self.host}/{name}:{tag}"
 
     def _name(self, name: str, tag: str, about: dict[str, Any]) -> str:
         data = json.dumps(about).encode()

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,10 +49,10 @@ def patch_of(tmp_path: Path) -> Callable[..., str]:
     return make
 
 
-async def kept(stages: Stages, kind: Kind, instance: str, patch: str) -> Score:
+async def kept(stages: Stages, kind: Kind, instance: str, patch: str, row: dict[str, Any] | None = None) -> Score:
     """The score of a patch, for the table, too."""
     began = time.monotonic()
-    score = await stages.score(SoftwareEngineering(), ROWS[instance], {"patch": patch})
+    score = await stages.score(SoftwareEngineering(), row or ROWS[instance], {"patch": patch})
     stages.keep(Kept("swe", kind, score.reward, time.monotonic() - began))
     return score
 

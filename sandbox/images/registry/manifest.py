@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from sandbox.errors import ImageUnavailable
+from sandbox.images.registry.reference import ORAS, SCHEME
 
 INDEXES: Final = (
     "application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json",
@@ -23,6 +24,7 @@ COMPRESSIONS: Final = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": "gzip",
     "application/vnd.docker.image.rootfs.diff.tar.zstd": "zstd",
 }
+SIF: Final = "application/vnd.sylabs.sif.layer.v1.sif"
 MOST_LAYERS: Final = 512
 MOST_CONFIG_BYTES: Final = 4 << 20  # it is read whole
 MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -98,8 +100,14 @@ def parse(data: bytes, about: str) -> Manifest | Descriptor:
         raise ImageUnavailable(f"{about} has a manifest that cannot be read: {error}", final=True) from error
     if found.config.size > MOST_CONFIG_BYTES:
         raise ImageUnavailable(f"{about} has a configuration of {found.config.size} bytes", final=True)
+    kinds = [layer.media_type for layer in found.layers]
+    if about.startswith(ORAS) != (SIF in kinds) or (SIF in kinds and len(kinds) > 1):
+        what = "no single SIF file" if about.startswith(ORAS) else "a SIF file"
+        raise ImageUnavailable(
+            f"{about} is {what}: name a SIF file by {ORAS}, and a container image by {SCHEME}", final=True
+        )
     for layer in found.layers:
-        if layer.media_type not in COMPRESSIONS:
+        if layer.media_type != SIF and layer.media_type not in COMPRESSIONS:
             raise ImageUnavailable(f"{about} has a layer of type {layer.media_type!r}, which is not known", final=True)
     return found
 

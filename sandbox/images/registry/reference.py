@@ -10,6 +10,7 @@ import msgspec
 from sandbox.errors import ImageUnavailable
 
 SCHEME: Final = "docker://"
+ORAS: Final = "oras://"  # a SIF file that a registry keeps as an artifact
 HUB, HUB_HOST, HUB_LIBRARY = "docker.io", "registry-1.docker.io", "library"
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _REPOSITORY: Final = re.compile(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*")
@@ -30,7 +31,10 @@ class RegistryPlace(msgspec.Struct, frozen=True):
 
 
 class ImageName(msgspec.Struct, frozen=True, kw_only=True):
-    """`docker://HOST/REPOSITORY:TAG`, or with `@sha256:...`, taken apart; `want` is the digest, else the tag."""
+    """`docker://HOST/REPOSITORY:TAG`, or with `@sha256:...`, taken apart; `want` is the digest, else the tag.
+
+    So is `oras://`.
+    """
 
     host: str
     repository: str
@@ -57,7 +61,7 @@ class ImageName(msgspec.Struct, frozen=True, kw_only=True):
 
 def reference(text: str) -> ImageName:
     """Raises `ImageUnavailable` for what names no image of a registry."""
-    rest, _, digest = text.removeprefix(SCHEME).partition("@")
+    rest, _, digest = text.removeprefix(SCHEME).removeprefix(ORAS).partition("@")
     first, slash, path = rest.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         host, rest = first, path

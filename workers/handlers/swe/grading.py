@@ -15,6 +15,7 @@ from workers.handlers.swe.styles import Style, line
 TESTS_FAILED = 1  # the runners' exit code; the canaries see to it that no honest run has another
 _BAD = ("FAILED", "ERROR")
 _STATUSES = (*_BAD, "PASSED", "SKIPPED", "XFAIL", "XPASS")
+_WORST = (*_BAD, "SKIPPED", "XFAIL", "XPASS", "PASSED")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -51,13 +52,23 @@ def forgery(judged: Judged, planted: Sequence[Canary]) -> str | None:
 
 
 def _is_plain(statuses: Sequence[tuple[str, str, str]]) -> bool:
-    """True if a log of them says of each test one thing: no line breaks, no second word on a test, no other status."""
-    shown = {(each, status) for _, status, each in statuses}
+    """True if a log of them says of each test one thing: no line breaks, no second word on a test, no other status.
+
+    Django's log shows the docstring of a test that has one, which several may share: it names none of them.
+    """
+    once = {each: status for _, status, each in statuses}
+    shared = {each for _, status, each in statuses if status != once[each]}
     return (
-        len(shown) == len({each for each, _ in shown})
+        shared.isdisjoint(shown for name, _, _ in statuses for shown in _lines_of(name))
         and all(status in _STATUSES for _, status, _ in statuses)
         and not any("\n" in text or "\r" in text for name, _, each in statuses for text in (name, each))
     )
+
+
+def _lines_of(name: str) -> tuple[str, str, str]:
+    """A test as a log names it: pytest's way, unittest's before 3.11, and since."""
+    group, _, method = name.rpartition(".")
+    return name, f"{method} ({group})", f"{method} ({name})"
 
 
 def both_ways(first: Judged, second: Judged, turned: Collection[str], planted: Sequence[Canary]) -> str | None:
@@ -76,10 +87,15 @@ def log_of(style: Style, judged: Judged, planted: Sequence[Canary]) -> str:
     """A log as the project's own runner writes it, between SWE-bench's markers.
 
     What failed stands last, as in pytest's summary: parsers cut parameters at a space, and take the last of one name.
+    Of tests that share a line the worst counts, so that none can speak for another.
     """
     ours = {canary.name for canary in planted}
-    told = sorted(judged.statuses, key=lambda each: _STATUSES[::-1].index(each[1]))
-    return between_markers(line(style, status, shown) for name, status, shown in told if name not in ours)
+    worst: dict[str, str] = {}
+    for name, status, shown in judged.statuses:
+        if name not in ours:
+            worst[shown] = min(status, worst.get(shown, status), key=_WORST.index)
+    told = sorted(worst.items(), key=lambda each: _STATUSES[::-1].index(each[1]))
+    return between_markers(line(style, status, shown) for shown, status in told)
 
 
 def between_markers(lines: Iterable[str]) -> str:
