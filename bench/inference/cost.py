@@ -72,7 +72,7 @@ async def _rounds(url: str, rounds: int, calls: Mapping[int, int]) -> list[dict[
                 for size in PROMPTS:
                     each = count // concurrency
                     first = max(min(PROMPTS), size - (WARM + each) * (TOKENS + RESULT_TOKENS))
-                    prompts = [GrowingIds("I", range(20, 20 + first)) for _ in policies]
+                    prompts = [GrowingIds(range(20, 20 + first)) for _ in policies]
                     await _calls(policies, prompts, WARM)
                     cpu_s = time.process_time()
                     await _calls(policies, prompts, each)

@@ -37,7 +37,7 @@ class _OpenSegment:
         self.messages = [PromptMessage(role=each.role, content=each.content) for each in messages]
         self.opened_by: Opening = opened_by
         self.pictures = pictures  # in its prompt
-        self.context = GrowingIds("I", prompt_ids)  # prompt and response so far: what the backend is sent
+        self.context = GrowingIds(prompt_ids)  # prompt and response so far: what the backend is sent
         self.loss_mask = bytearray()
         self.logprobs = array("d")  # not a number where the mask is 0
         self.spans: list[Span] = []

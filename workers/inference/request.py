@@ -1,8 +1,8 @@
 """One call for a continuation, before it takes the form of any wire protocol."""
 
 from array import array
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
 import msgspec
 
@@ -13,7 +13,7 @@ from workers.inference.protocol import Completion
 from workers.inference.routes import RoutesAsked
 
 if TYPE_CHECKING:
-    _Ids = array[int]
+    _Ids = array[int]  # pyright: ignore[reportIndexIssue]
 else:
     _Ids = array
 
@@ -24,7 +24,10 @@ class GrowingIds(_Ids):
     They grow at their end alone (`extend`); nothing else may change them.
     """
 
-    def __init__(self, _typecode: str, _ids: Sequence[int]) -> None:
+    def __new__(cls, ids: Iterable[int]) -> Self:
+        return cast("Self", super().__new__(cls, "I", ids))
+
+    def __init__(self, ids: Iterable[int]) -> None:  # noqa: ARG002 - `__new__` has taken them
         super().__init__()
         self._json = bytearray(b"[")
         self._encoded = 0  # of them are in it
