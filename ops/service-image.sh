@@ -42,6 +42,11 @@ say "building $images/service.sif"
 "$apptainer" --silent build $([ "$(id -u)" != 0 ] || echo --userns) --mksquashfs-args '-comp zstd -Xcompression-level 3' \
   --build-arg base="$images/base" --build-arg site="$work/site" \
   "$work/service.sif" "$ops/service/service.def"
-"$apptainer" --silent exec --userns --containall "$work/service.sif" prorl-mq --version >&2
+version_in() { "$apptainer" --silent exec --userns --containall "$@" "$work/service.sif" prorl-mq --version >&2; }
+version_in || {
+  say "this user cannot mount it here, as /dev/fuse is not open to users: it is unpacked at each start with --unsquash"
+  version_in --unsquash
+  echo "start $images/service.sif with apptainer's --unsquash: this user cannot mount images here (the reason is above)"
+}
 mv "$work/service.sif" "$images/service.sif"
 say "$(du -h "$images/service.sif" | cut -f 1) in $images/service.sif"

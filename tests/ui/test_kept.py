@@ -76,7 +76,7 @@ def test_after_the_acknowledgement_pages_show_the_archive_and_a_bundle_opens_fro
         expect(side.nth(0)).to_contain_text("I guess")
         disk.goto(f"file://{out}/index.html#/charts/kept")
         expect(disk.get_by_role("img", name="Reward, 1 points from 1: first")).to_be_visible()
-        expect(disk.locator(".plot canvas")).to_have_count(10)
+        expect(disk.locator(".plot canvas")).to_have_count(11)
         disk.goto(f"file://{out}/index.html#/lists/kept/archived//0")
         expect(disk.get_by_role("region", name="Groups").get_by_role("rowheader")).to_have_count(2)
         disk.goto(f"file://{out}/index.html#/jobs/kept:none:0")
