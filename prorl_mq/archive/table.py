@@ -106,8 +106,8 @@ def _rows(group: WholeGroup, archived_ms: int) -> Iterator[dict[str, Any]]:
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    """A row as Arrow takes it; its long columns stay what they are."""
-    fields = asdict(row)
+    """A row as Arrow takes it; its long columns stay what they are. Routed experts are in the details."""
+    fields = asdict(row) | {"routed_experts": None}
     return fields | {name: msgspec.to_builtins(fields[name]) for name in ("messages", "spans")}
 
 

@@ -81,7 +81,9 @@ def _to_parquet(path: Path, found: Iterable[Row]) -> int:
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
         while chunk := list(islice(source, ROWS_AT_ONCE)):
             count += len(chunk)
-            writer.write_table(pa.Table.from_pylist([msgspec.to_builtins(row) for row in chunk], schema=schema))
+            writer.write_table(
+                pa.Table.from_pylist([msgspec.to_builtins(row, builtin_types=(bytes,)) for row in chunk], schema=schema)
+            )
     return count
 
 

@@ -36,6 +36,7 @@ def arrow_schema(more: Mapping[str, Any] | None = None) -> Any:
         "temperature": pa.float64(), "top_p": pa.float64(), "top_k": pa.int64(),
         "messages": pa.list_(message), "prompt_ids": ids, "response_ids": ids, "loss_mask": pa.list_(pa.int8()),
         "logprobs": pa.list_(pa.float64()), "spans": pa.list_(span),
+        "routed_experts": pa.binary(), "experts_shape": pa.list_(whole),
     }  # fmt: skip
     own = [pa.field(name, other.get(name, text)) for name in Row.__struct_fields__]
     return pa.schema([*own, *(pa.field(name, kind) for name, kind in (more or {}).items())])

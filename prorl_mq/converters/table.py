@@ -14,7 +14,7 @@ import msgspec
 from prorl_mq.converters.rollout import pieces, said
 from prorl_mq.errors import NotTrainable
 from prorl_mq.schema.messages import FIRST, SCHEMA_VERSION, Outcome
-from prorl_mq.schema.trajectory import PromptMessage, Segment, Span, Trajectory, Turn
+from prorl_mq.schema.trajectory import ExpertRoutes, PromptMessage, Segment, Span, Trajectory, Turn
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +88,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     keeps_thinking: bool | None
     forked_from: str | None
     forked_turn: int | None
+    routed_experts: bytes | None
+    experts_shape: Sequence[int] | None
     schema: int = SCHEMA_VERSION
 
 
@@ -142,6 +144,8 @@ def _row(sample: Sample, trajectory: Trajectory | None, number: int | None, segm
         keeps_thinking=segment.keeps_thinking if segment else None,
         forked_from=trajectory.forked_from.job_id if trajectory and trajectory.forked_from else None,
         forked_turn=trajectory.forked_from.turn if trajectory and trajectory.forked_from else None,
+        routed_experts=segment.routes.data if segment and segment.routes else None,
+        experts_shape=_shape(segment.routes) if segment and segment.routes else None,
     )
 
 
@@ -197,3 +201,7 @@ def _text(role: str, content: str, calls: Sequence[Any] = (), reasoning: str = "
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def _shape(routes: ExpertRoutes) -> list[int]:
+    return [routes.rows, routes.of.layers, routes.of.top_k, routes.of.bytes_an_id]

@@ -10,7 +10,7 @@ from prorl_mq.archive import table
 from prorl_mq.archive.table import ArchiveDamaged, WholeGroup
 from prorl_mq.converters.table import Row, Sample, rows
 from prorl_mq.schema.codec import decode_trajectory, encode_trajectory
-from prorl_mq.schema.trajectory import Segment, Trajectory
+from prorl_mq.schema.trajectory import ExpertRoutes, RoutedExperts, Segment, Trajectory
 from tests.archive.groups import trajectory
 from tests.archive.test_once import NOW_MS, whole
 
@@ -69,3 +69,12 @@ def test_with_the_rows_of_an_export_the_group_would_not_come_back(
     monkeypatch.setattr(table, "rows", as_exported)
     with pytest.raises((ArchiveDamaged, ValueError)):
         back(tmp_path, side_first(alone=alone))
+
+
+def test_routed_experts_come_back_with_the_segment_whose_tokens_they_are_of(tmp_path: Path) -> None:
+    made, of = trajectory(), RoutedExperts(layers=3, top_k=2, experts=8)
+    first, second = made.segments
+    routes = ExpertRoutes(of=of, start=0, data=bytes(1 + each % 7 for each in range(4 * of.bytes_a_token)))
+    told = replace(made, segments=[replace(first, routes=routes), second])
+    kept = back(tmp_path, decode_trajectory(encode_trajectory(told))).trajectories["r:g:0"]
+    assert [segment.routes for segment in kept.segments] == [routes, None]

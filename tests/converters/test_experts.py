@@ -1,13 +1,19 @@
 """verl and SkyRL get the routed experts of each row as they take them, by their own published checks."""
 
 import typing
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
+from pyarrow import parquet
 
+from prorl_mq.cli.export import WRITERS
 from prorl_mq.converters import experts, skyrl, verl
 from prorl_mq.converters.rollout import Rollout
+from prorl_mq.converters.table import Sample, rows
+from prorl_mq.schema.messages import Outcome
 from prorl_mq.schema.trajectory import ExpertRoutes, RoutedExperts
 from prorl_mq.testing.experts import FakeExperts
 from tests.converters.made import ALL, compacted, with_tools
@@ -71,3 +77,20 @@ def test_a_batch_of_which_one_has_none_has_none() -> None:
     assert skyrl.output([routed(with_tools(), FEW), with_tools()])["rollout_expert_indices"] is None
     assert skyrl.output([with_tools()])["rollout_expert_indices"] is None
     assert experts.array(experts.placeholder(MANY)).shape == (1, 2, 3)
+
+
+@pytest.mark.parametrize("of", [FEW, MANY])
+def test_a_table_has_them_as_bytes_with_their_shape(of: RoutedExperts, tmp_path: Path) -> None:
+    made = routed(with_tools(), of).trajectory
+    sample = Sample(
+        run_id="r", batch_id="b", group_id="g", job_id="j", index=0, task_id="t", data_source="d", verdict="kept",
+        outcome=Outcome.COMPLETED, trajectory=made,
+    )  # fmt: skip
+    out = tmp_path / "rows.parquet"
+    WRITERS["parquet"](out, rows(sample))
+    [row] = parquet.read_table(out).to_pylist()
+    *shape, size = row["experts_shape"]
+    found = np.frombuffer(row["routed_experts"], "<u1" if size == 1 else "<i2").reshape(shape)
+    assert (found == expected([*row["prompt_ids"], *row["response_ids"]], of)[: shape[0]]).all()
+    assert shape[0] == len(row["prompt_ids"]) + len(row["response_ids"]) - 1
+    assert [row.experts_shape for row in rows(replace(sample, trajectory=with_tools().trajectory))] == [None]
