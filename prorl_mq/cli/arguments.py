@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from prorl_mq import __version__
+from prorl_mq import __version__, settings
 from prorl_mq.cli.values import count, pause_seconds, port, quota, share, whole
 from prorl_mq.process.arguments import Parser, positive, unknown
 from prorl_mq.schema.status import PAUSE_MS
@@ -300,7 +300,7 @@ FSCK = (
 DASHBOARD = (
     *STORE,
     replace(PORT, help="port of the page on loopback, 0 takes a free one", default=9181),
-    Setting("--database", "number of the Redis database for RQ's records", type=count, default=1, metavar="N"),
+    settings.DATABASE,
     Setting("--rebuild", "write every record of RQ again, and end", alone=True),
 )
 INSTALL = (

@@ -25,7 +25,7 @@ from prorl_mq.cli.local.redis_child import RedisChild, binary
 from prorl_mq.cli.local.settings import AUTO, POOL, ServiceSettings
 from prorl_mq.client import AsyncClient
 from prorl_mq.clock import monotonic
-from prorl_mq.dashboard.settings import DATABASE, dashboard_token
+from prorl_mq.dashboard.settings import dashboard_token
 from prorl_mq.errors import NotFound, ProrlError
 from prorl_mq.process import ownership, redis_server
 from prorl_mq.process.chain import Chain
@@ -33,6 +33,7 @@ from prorl_mq.process.children import Child, Guard, Program, Say
 from prorl_mq.process.ports import free_port, require_free
 from prorl_mq.process.recorder import Recorder
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
+from prorl_mq.settings import DATABASE
 from prorl_mq.store import pools
 from prorl_mq.store.archive.place import archive_of
 from prorl_mq.store.layout.keys import Keys
@@ -194,7 +195,9 @@ class LocalService:
 
     async def _start_dashboard(self, redis: RedisSettings) -> None:
         port, token = free_port(), dashboard_token()
-        pair = programs.dashboard(programs.logs(self.settings), redis, port=port, database=DATABASE, token=token)
+        pair = programs.dashboard(
+            programs.logs(self.settings), redis, port=port, database=DATABASE.default, token=token
+        )
         children = [await self._spawn(program, DASHBOARD_GRACE_S) for program in pair]
         url = f"http://127.0.0.1:{port}"
 

@@ -40,10 +40,12 @@ RedisClient: TypeAlias = Redis  # for code that hands a connection on
 
 OUTAGES = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError)
 # First words of errors that end by themselves, or with another address: a server that loads, has another role than it
-# had, has lost its replicas, its disk or its cluster, or ended a blocking read. Nothing was done.
-PASSING: Final = frozenset(
-    {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY", "TRYAGAIN", "UNBLOCKED"}
-)
+# had, no longer owns the slot, has lost its replicas, its disk or its cluster, or ended a blocking read. Nothing was
+# done.
+PASSING: Final = frozenset({
+    "ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOREPLICAS", "READONLY", "TRYAGAIN",
+    "UNBLOCKED",
+})  # fmt: skip
 ELECTION_S: Final = 4.0  # how long an answer may take where another server may be the primary by then
 MARGIN_S: Final = 3.0  # how much later than asked for a blocking read may end; how long a greeting may take
 SAID_FROM_S: Final = 0.5  # how long the pause between two attempts is when the log has a line of the outage
