@@ -188,8 +188,8 @@ async def _fit(settings: ApiSettings) -> None:
         match settings.durability:
             case Durability.REPLICATED | Durability.REPLICATED_SYNCED if in_cluster(settings.redis.named.url):
                 raise ServerUnfit(
-                    f"--durability {settings.durability} is refused: replicas of a cluster form no chain, and any of them may "
-                    "be promoted; use redis+sentinel:// where acknowledged work must outlive a primary"
+                    f"--durability {settings.durability} is refused: replicas of a cluster form no chain, and any of "
+                    "them may be promoted; use redis+sentinel:// where acknowledged work must outlive a primary"
                 )
             case Durability.REPLICATED | Durability.REPLICATED_SYNCED:
                 seen = await patiently(lambda: replicas.look_well(store, settings.redis), outage_ms=outage_ms)

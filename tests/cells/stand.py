@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -12,10 +13,9 @@ from redis.exceptions import RedisError
 
 from prorl_mq.process.chain import ChainServer
 from prorl_mq.process.ports import free_port
-from prorl_mq.process.redis_server import configuration
+from prorl_mq.process.redis_server import configuration, find_binary
 from prorl_mq.store.server.cluster import owner, slot_of
 from prorl_mq.store.server.connection import RedisSettings
-from tests.conftest import binaries
 from tests.ha.stand import until
 
 PRIMARIES: Final = 3
@@ -42,9 +42,10 @@ repl-diskless-sync-delay 0
 class Cluster:
     """Nodes by their place: the first three are primaries of a third of the slots each, the others their replicas."""
 
-    def __init__(self, directory: Path, binary: str) -> None:
+    def __init__(self, directory: Path, binary: str, lines: str = "") -> None:
         self.nodes = [ChainServer(binary, directory / f"node-{place}", SECRET) for place in range(2 * PRIMARIES)]
         self._ids = list[str]()
+        self._lines = lines
 
     def settings(self, namespace: str) -> RedisSettings:
         places = ",".join(f"{node.host}:{node.port}" for node in self.nodes)
@@ -55,7 +56,7 @@ class Cluster:
             text = NODE.format(
                 base=configuration(), port=node.port, bus=free_port(), directory=node.directory, secret=SECRET
             )
-            node.lines = text
+            node.lines = text + self._lines
             node.start("")
         for node in self.nodes:
             await until(lambda node=node: _answers(node))  # type: ignore[misc]
@@ -73,6 +74,31 @@ class Cluster:
         for place in range(PRIMARIES):
             await self.nodes[PRIMARIES + place].ask("CLUSTER", "REPLICATE", self._ids[place])
         await until(self._whole)
+
+    def replica_of(self, place: int) -> int:
+        """The first replica of a primary, before any fail-over."""
+        return PRIMARIES + place
+
+    def kill(self, place: int) -> None:
+        process = self.nodes[place].process
+        assert process is not None
+        process.kill()
+        process.wait()
+
+    async def restart(self, place: int) -> None:
+        self.nodes[place].start("")
+        await until(lambda: _answers(self.nodes[place]))
+
+    def namespaces(self, count: int) -> list[str]:
+        """Names of which each lies on the next primary, before any slot was moved."""
+        third, names = SLOTS // PRIMARIES + 1, list[str]()
+        for number in itertools.count():
+            name = f"ns-{number}"
+            if slot_of(name) // third == len(names) % PRIMARIES:
+                names.append(name)
+            if len(names) == count:
+                break
+        return names
 
     def stop(self) -> None:
         for node in self.nodes:
@@ -150,9 +176,10 @@ async def _answers(node: ChainServer) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def cluster(binary: str | None = None) -> AsyncIterator[Cluster]:
+async def cluster(*, lines: str = "") -> AsyncIterator[Cluster]:
+    """Of the embedded Valkey, which moves slots as a whole. `lines`: at the end of every node's configuration."""
     directory = Path(tempfile.mkdtemp(prefix="cells"))
-    made = Cluster(directory, binary or next(iter(binaries().values())))
+    made = Cluster(directory, find_binary(), lines)
     try:
         await made.start()
         yield made

@@ -7,14 +7,15 @@ from redis.exceptions import ResponseError
 
 from prorl_mq.errors import RedisUnavailable, ServerUnfit
 from prorl_mq.schema.messages import Stage
+from prorl_mq.schema.rendezvous import Place
 from prorl_mq.service.fsck.look import look
 from prorl_mq.store import core
 from prorl_mq.store.scripts import Script, script
-from prorl_mq.store.server import connection, fitness, replicas
+from prorl_mq.store.server import connection, fitness, primary, replicas
 from prorl_mq.store.server.connection import RedisSettings, connect
 from tests.cells.stand import SECRET, Cluster
 from tests.ha.stand import Writers
-from tests.ha.test_service import refused, undisturbed
+from tests.ha.test_service import refused
 from tests.support.queue import Queue
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(120)]
@@ -131,11 +132,21 @@ async def test_a_node_that_is_named_alone_is_refused_with_the_address_to_give(he
     assert await fitness.start_up(queue.redis) == []
 
 
-async def test_no_process_ends_and_no_attempt_is_lost_when_the_slot_moves(here: Cluster, queue: Queue) -> None:
-    namespace = queue.keys.namespace
-    await undisturbed(Writers(here.settings(namespace), queue), lambda: here.move(namespace), "stored")
-
-
 async def test_replicated_mode_is_refused_where_replicas_form_no_chain(here: Cluster) -> None:
     said = await refused(here.settings("any").url, PRORL_REDIS_PASSWORD=SECRET)
     assert b"--durability replicated is refused: replicas of a cluster form no chain" in said
+
+
+async def test_connections_that_want_the_owner_at_a_time_share_one_look(
+    here: Cluster, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look asks every node: a process that had sixteen of them at once got answers too late."""
+    looks, usual = list[str](), primary.of
+
+    async def counted(place: Place, namespace: str) -> Place:
+        looks.append(namespace)
+        return await usual(place, namespace)
+
+    monkeypatch.setattr(primary, "of", counted)
+    await asyncio.gather(*(queue.command("GET", queue.keys.mark) for _ in range(16)))
+    assert len(looks) == 1

@@ -20,6 +20,7 @@ from prorl_mq.servers import Node, SeveralServers, hidden, in_cluster, servers
 from prorl_mq.store.server.cluster import NODES, owner, slot_of
 
 _found: dict["SoughtPrimary", Node] = {}  # → the primary that a connection has reached last
+_looking: dict["SoughtPrimary", asyncio.Future[Place]] = {}
 ASK_S: Final = 1.0  # how long one server may take to answer; a stopped one accepts the connection and stays silent
 
 
@@ -175,7 +176,7 @@ def electing(
 
         async def _connect(self) -> None:
             self._greeted = False
-            move(self, await where())
+            move(self, await _shared(at, where))
             await super()._connect()
 
         async def on_connect_check_health(self, check_health: bool = True) -> None:
@@ -186,6 +187,15 @@ def electing(
             _found[at] = self.host, self.port
 
     return ElectingConnection
+
+
+async def _shared(at: SoughtPrimary, where: Callable[[], Awaitable[Place]]) -> Place:
+    """One look for all connections that want one at a time: each look asks every server, and many would come late."""
+    looking = _looking.get(at)
+    if looking is None or looking.done() or looking.get_loop() is not asyncio.get_running_loop():
+        looking = _looking[at] = asyncio.ensure_future(where())
+        looking.add_done_callback(lambda done: done.cancelled() or done.exception())  # also where nobody waits any more
+    return await asyncio.shield(looking)
 
 
 def electing_quietly(kind: Any, where: Callable[[], Place], move: Callable[[Any, Place], None]) -> Any:
