@@ -12,7 +12,7 @@ from prorl_mq.service.fsck.look import look
 from prorl_mq.store import core
 from prorl_mq.store.scripts import Script, script
 from prorl_mq.store.server import connection, fitness, primary, replicas
-from prorl_mq.store.server.connection import RedisSettings, connect
+from prorl_mq.store.server.connection import RedisSettings, ask, connect, patiently
 from tests.cells.stand import SECRET, Cluster
 from tests.ha.stand import Writers
 from tests.ha.test_service import refused
@@ -127,6 +127,9 @@ async def test_a_node_that_is_named_alone_is_refused_with_the_address_to_give(he
     try:
         with pytest.raises(ServerUnfit, match=r"redis\+cluster://HOST:PORT"):
             await fitness.start_up(plain)
+        [_, elsewhere] = here.namespaces(2)
+        with pytest.raises(RedisUnavailable, match=r"a node of a cluster; give redis\+cluster://"):
+            await patiently(lambda: ask(plain, "GET", f"{{{elsewhere}}}:epoch"), outage_ms=0)
     finally:
         await plain.aclose()
     assert await fitness.start_up(queue.redis) == []

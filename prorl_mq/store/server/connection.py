@@ -18,6 +18,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
     ConnectionError,
@@ -284,6 +285,13 @@ async def ask_on_one(redis: Redis, commands: Sequence[Sequence[Any]]) -> list[An
     return await _once(redis, attempt)
 
 
+def _said(error: Exception) -> str:
+    """An error's words; that a slot lies elsewhere says what a node answers whose cluster is not in the address."""
+    if isinstance(error, AskError):  # MOVED is one
+        return f"slot {error}: a node of a cluster; give redis+cluster://HOST:PORT, or wait while a slot moves"
+    return str(error)
+
+
 async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T:
     """Repeats what may be repeated until Redis answers. Raises `RedisUnavailable` after `outage_ms`."""
     give_up = monotonic() + outage_ms / 1000
@@ -301,9 +309,7 @@ async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T
                 raise
             left = give_up - monotonic()
             if left <= 0:
-                message = (
-                    f"Redis has not answered for {outage_ms / 1000:.0f} s ({error}); start it or check its address"
-                )
+                message = f"Redis has not answered for {outage_ms / 1000:.0f} s ({_said(error)}); start it or check its address"
                 raise RedisUnavailable(message) from error
             if wait_s > SAID_FROM_S and not said:
                 said = True
