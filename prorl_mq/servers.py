@@ -9,12 +9,14 @@ A cluster is named by some of its nodes: those that are asked which one owns a n
 of `redis` is TLS, also to the Sentinels. What else stands in the query goes to redis-py, such as `ssl_ca_certs`.
 """
 
+import argparse
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.settings import Setting
 
 SENTINEL: Final = "+sentinel"
 CLUSTER: Final = "+cluster"
@@ -153,3 +155,25 @@ def _node(text: str, usual: int, url: str) -> Node:
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigurationError(f"{hidden(url)!r}: {text!r} is not HOST:PORT")
     return host, int(port)
+
+
+def database(text: str) -> int | str:
+    """The number of a database, or the URL of one of a single server."""
+    if text.isdecimal():
+        return int(text)
+    if fault(text) or servers(text) is not None:
+        raise argparse.ArgumentTypeError(f"{hidden(text)!r} is no number of a database, and no URL of one server")
+    if "@" in text:
+        raise argparse.ArgumentTypeError(
+            "the user and password belong in PRORL_MIRROR_USERNAME and PRORL_MIRROR_PASSWORD"
+        )
+    return text
+
+
+DATABASE: Final = Setting(
+    "--database",
+    "number of the Redis database for RQ's records; beside a cluster the URL of one, redis://HOST:PORT/N",
+    type=database,
+    default=1,
+    metavar="N",
+)

@@ -11,22 +11,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from prorl_mq.servers import fault, hidden, servers
-
-
-def database(text: str) -> int | str:
-    """The number of a database, or the URL of one of a single server."""
-    if text.isdecimal():
-        return int(text)
-    if fault(text) or servers(text) is not None:
-        raise argparse.ArgumentTypeError(f"{hidden(text)!r} is no number of a database, and no URL of one server")
-    if "@" in text:
-        raise argparse.ArgumentTypeError(
-            "the user and password belong in PRORL_MIRROR_USERNAME and PRORL_MIRROR_PASSWORD"
-        )
-    return text
-
-
 KEEP: Final = argparse.SUPPRESS  # as a default: a flag that is not given leaves no attribute
 
 
@@ -96,13 +80,6 @@ OPEN: Final = Setting(
     "--open", "ask for no token on loopback: every user of this machine then reads and changes everything", alone=True
 )
 NAMESPACE: Final = Setting("--namespace", "prefix of every key", default="prorl", variable="PRORL_NAMESPACE")
-DATABASE: Final = Setting(
-    "--database",
-    "number of the Redis database for RQ's records; beside a cluster the URL of one, redis://HOST:PORT/N",
-    type=database,
-    default=1,
-    metavar="N",
-)
 VERSION: Final = Setting("--version", "print the version, and end", alone=True)
 
 P = TypeVar("P", bound=argparse.ArgumentParser)

@@ -8,10 +8,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from prorl_mq import __version__, settings
+from prorl_mq import __version__
 from prorl_mq.cli.values import count, pause_seconds, port, quota, share, whole
 from prorl_mq.process.arguments import Parser, positive, unknown
 from prorl_mq.schema.status import PAUSE_MS
+from prorl_mq.servers import DATABASE
 from prorl_mq.settings import KEEP, NAMESPACE, OPEN, REDIS, STATE_DIR, Setting, SubCommand, add_commands, add_version
 
 URL = "http://127.0.0.1:8080"
@@ -300,7 +301,7 @@ FSCK = (
 DASHBOARD = (
     *STORE,
     replace(PORT, help="port of the page on loopback, 0 takes a free one", default=9181),
-    settings.DATABASE,
+    DATABASE,
     Setting("--rebuild", "write every record of RQ again, and end", alone=True),
 )
 INSTALL = (

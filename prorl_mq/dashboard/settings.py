@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from prorl_mq.dashboard.mirror import settings_for
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.settings import DATABASE, NAMESPACE, REDIS, Setting, add
+from prorl_mq.servers import DATABASE
+from prorl_mq.settings import NAMESPACE, REDIS, Setting, add
 from prorl_mq.store.server.connection import RedisSettings
 
 TOKEN: Final = "PRORL_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable

@@ -6,7 +6,7 @@ import pytest
 
 from prorl_mq.dashboard.mirror import settings_for
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.settings import database
+from prorl_mq.servers import database
 from prorl_mq.store.server.connection import RedisSettings
 
 CLUSTER = RedisSettings(url="redis+cluster://a,b,c", username="u", password="p")

@@ -33,7 +33,7 @@ from prorl_mq.process.children import Child, Guard, Program, Say
 from prorl_mq.process.ports import free_port, require_free
 from prorl_mq.process.recorder import Recorder
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
-from prorl_mq.settings import DATABASE
+from prorl_mq.servers import DATABASE
 from prorl_mq.store import pools
 from prorl_mq.store.archive.place import archive_of
 from prorl_mq.store.layout.keys import Keys

@@ -309,7 +309,8 @@ async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T
                 raise
             left = give_up - monotonic()
             if left <= 0:
-                message = f"Redis has not answered for {outage_ms / 1000:.0f} s ({_said(error)}); start it or check its address"
+                after = f"{outage_ms / 1000:.0f} s ({_said(error)})"
+                message = f"Redis has not answered for {after}; start it or check its address"
                 raise RedisUnavailable(message) from error
             if wait_s > SAID_FROM_S and not said:
                 said = True
