@@ -241,6 +241,9 @@ test-ha: setup  ## fail-overs of replicated mode on both servers, partitions (as
 	done; \
 	$(PY) -m bench.ha || failed=1; exit $$failed
 
+test-cells: setup  ## a namespace on a real cluster of six nodes: its slot moves under load, primaries die, a slot is lost (two minutes)
+	$(PY) -m pytest -q tests/cells tests/cells/faults.py
+
 test-upgrade: setup  ## a service goes to an older release and back with `prorl-mq upgrade`, its backlog full (a minute)
 	$(PY) -m pytest -q tests/chaos/upgrade.py
 
@@ -341,6 +344,9 @@ dashboard: setup  ## rq-dashboard for the service that runs in STATE (REBUILD=1:
 
 bench-scale: setup  ## what a turn of each duty costs at 1,000 runs, 5,000 workers, 50,000 leases, 100,000 groups (three minutes)
 	$(PY) -m bench.scale
+
+bench-cells: setup  ## 1, 2 and 4 namespaces on a cluster of six nodes, and how long its faults pause writers (four minutes)
+	$(PY) -m bench.cells
 
 bench-waiting: setup  ## what 2,000 long polls and 500 event streams cost one API process (three minutes)
 	$(PY) -m bench.waiting

@@ -25,6 +25,7 @@ from prorl_mq.process.connections import TimedProtocol, raise_file_limit
 from prorl_mq.process.tracing import from_environment
 from prorl_mq.rules import reach
 from prorl_mq.schema.ids import DEFAULT_TENANT
+from prorl_mq.servers import in_cluster
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server import fitness, replicas
 from prorl_mq.store.server.connection import connect, located, patiently
@@ -185,6 +186,11 @@ async def _fit(settings: ApiSettings) -> None:
         for warning in await patiently(lambda: fitness.start_up(redis), outage_ms=outage_ms):
             print(f"warning: {warning}", flush=True)
         match settings.durability:
+            case Durability.REPLICATED | Durability.REPLICATED_SYNCED if in_cluster(settings.redis.named.url):
+                raise ServerUnfit(
+                    f"--durability {settings.durability} is refused: replicas of a cluster form no chain, and any of "
+                    "them may be promoted; use redis+sentinel:// where acknowledged work must outlive a primary"
+                )
             case Durability.REPLICATED | Durability.REPLICATED_SYNCED:
                 seen = await patiently(lambda: replicas.look_well(store, settings.redis), outage_ms=outage_ms)
                 found = replicas.faults(*seen)

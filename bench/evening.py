@@ -26,7 +26,7 @@ from bench.redis_server import server_binary
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = (  # in the order of the page
     "bench-queue", "bench-inference", "bench-sandbox", "bench-slurm", "bench-ablation", "bench-projector",
-    "bench-page", "bench-scale", "bench-waiting",
+    "bench-page", "bench-scale", "bench-waiting", "bench-cells",
 )  # fmt: skip
 LIMIT_S = 3600.0  # of one: a bench that hangs must not take the evening
 GRACE_S = 20.0

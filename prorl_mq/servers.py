@@ -1,23 +1,31 @@
-"""Addresses of Redis: one server, a list of a primary and its replicas, or Sentinels that know the primary.
+"""Addresses of Redis: one server, a list of a primary and its replicas, Sentinels that know the primary, or a cluster.
 
     redis://host:6379/0
     redis://a:6379,b:6379,c:6379/0
     redis+sentinel://s1:26379,s2:26379,s3:26379/NAME/0?sentinel_password=SECRET
+    redis+cluster://a:6379,b:6379,c:6379
 
-`rediss` in place of `redis` is TLS, also to the Sentinels. What else stands in the query goes to redis-py, such as
-`ssl_ca_certs`.
+A cluster is named by some of its nodes: those that are asked which one owns a namespace's slot. `rediss` in place
+of `redis` is TLS, also to the Sentinels. What else stands in the query goes to redis-py, such as `ssl_ca_certs`.
 """
 
+import argparse
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.settings import Setting
 
 SENTINEL: Final = "+sentinel"
-SCHEMES: Final = frozenset({"redis", "rediss", "unix", f"redis{SENTINEL}", f"rediss{SENTINEL}"})
-FORMS: Final = "a redis://, rediss:// or unix:// URL, a list redis://HOST:PORT,HOST:PORT or redis+sentinel://"
+CLUSTER: Final = "+cluster"
+SCHEMES: Final = frozenset({
+    "redis", "rediss", "unix", *(f"{each}{form}" for each in ("redis", "rediss") for form in (SENTINEL, CLUSTER)),
+})  # fmt: skip
+FORMS: Final = (
+    "a redis://, rediss:// or unix:// URL, a list redis://HOST:PORT,HOST:PORT, redis+sentinel:// or redis+cluster://"
+)
 PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 OF_SENTINELS: Final = ("sentinel_username", "sentinel_password")  # in the query
@@ -25,10 +33,13 @@ Node = tuple[str, int]
 
 
 class SeveralServers(msgspec.Struct, frozen=True, kw_only=True):
-    """Several servers, of which one is the primary. `nodes` are Sentinels where they know it by a `name`."""
+    """Several servers, of which one is the primary. `nodes` are Sentinels where they know it by a `name`; nodes of a
+    `cluster` have a primary for each slot.
+    """
 
     nodes: tuple[Node, ...]
     name: str = ""
+    cluster: bool = False
     scheme: str = "redis"
     user: str = ""  # with its password, as the URL has it
     database: str = ""
@@ -53,9 +64,14 @@ def servers(url: str) -> SeveralServers | None:
     """
     scheme, _, rest = url.partition("://")
     hosts = rest.partition("?")[0].partition("/")[0].rpartition("@")[2]
-    if scheme not in SCHEMES or scheme == "unix" or not (scheme.endswith(SENTINEL) or "," in hosts):
+    if scheme not in SCHEMES or scheme == "unix" or not (scheme.endswith((SENTINEL, CLUSTER)) or "," in hosts):
         return None
     return _parsed(url)
+
+
+def in_cluster(url: str) -> bool:
+    """True for the address of a cluster."""
+    return url.partition("://")[0].endswith(CLUSTER)
 
 
 def alone(url: str) -> SeveralServers:
@@ -72,7 +88,7 @@ def _parsed(url: str) -> SeveralServers:
     rest, _, query = rest.partition("?")
     places, _, path = rest.partition("/")
     user, at, hosts = places.rpartition("@")
-    named = scheme.endswith(SENTINEL)
+    named, cluster = scheme.endswith(SENTINEL), scheme.endswith(CLUSTER)
     name, _, database = path.partition("/") if named else ("", "", path)
     if named and not name:
         raise ConfigurationError(
@@ -80,12 +96,15 @@ def _parsed(url: str) -> SeveralServers:
         )
     if database and not database.isdigit():
         raise ConfigurationError(f"{hidden(url)!r}: {database!r} is not the number of a database")
+    if cluster and int(database or 0):
+        raise ConfigurationError(f"{hidden(url)!r}: a cluster has database 0 alone")
     asked = dict(parse_qsl(query))
     found = {each: asked.pop(each, None) for each in OF_SENTINELS}
     return SeveralServers(
         nodes=tuple(_node(each, SENTINEL_PORT if named else PORT, url) for each in hosts.split(",")),
         name=name,
-        scheme=scheme.removesuffix(SENTINEL),
+        cluster=cluster,
+        scheme=scheme.removesuffix(SENTINEL).removesuffix(CLUSTER),
         user=user + at,
         database=database,
         query=urlencode(asked),
@@ -136,3 +155,25 @@ def _node(text: str, usual: int, url: str) -> Node:
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigurationError(f"{hidden(url)!r}: {text!r} is not HOST:PORT")
     return host, int(port)
+
+
+def database(text: str) -> int | str:
+    """The number of a database, or the URL of one of a single server."""
+    if text.isdecimal():
+        return int(text)
+    if fault(text) or servers(text) is not None:
+        raise argparse.ArgumentTypeError(f"{hidden(text)!r} is no number of a database, and no URL of one server")
+    if "@" in text:
+        raise argparse.ArgumentTypeError(
+            "the user and password belong in PRORL_MIRROR_USERNAME and PRORL_MIRROR_PASSWORD"
+        )
+    return text
+
+
+DATABASE: Final = Setting(
+    "--database",
+    "number of the Redis database for RQ's records; beside a cluster the URL of one, redis://HOST:PORT/N",
+    type=database,
+    default=1,
+    metavar="N",
+)

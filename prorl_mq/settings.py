@@ -65,7 +65,7 @@ class SubCommand(NamedTuple):
 REDIS: Final = Setting(
     "--redis",
     "redis://, rediss:// or unix:// URL of the Redis server, redis://HOST:PORT,HOST:PORT of a primary and replicas, "
-    "or redis+sentinel://HOST:PORT,HOST:PORT/NAME",
+    "redis+sentinel://HOST:PORT,HOST:PORT/NAME, or redis+cluster://HOST:PORT,HOST:PORT of some nodes of a cluster",
     metavar="URL",
     variable="PRORL_REDIS",
 )

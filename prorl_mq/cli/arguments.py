@@ -13,6 +13,7 @@ from prorl_mq.cli.values import count, pause_seconds, port, quota, share, whole
 from prorl_mq.local_token import URL
 from prorl_mq.process.arguments import Parser, positive, unknown
 from prorl_mq.schema.status import PAUSE_MS
+from prorl_mq.servers import DATABASE
 from prorl_mq.settings import KEEP, NAMESPACE, OPEN, REDIS, STATE_DIR, Setting, SubCommand, add_commands, add_version
 
 FAMILIES = (
@@ -300,7 +301,7 @@ FSCK = (
 DASHBOARD = (
     *STORE,
     replace(PORT, help="port of the page on loopback, 0 takes a free one", default=9181),
-    Setting("--database", "number of the Redis database for RQ's records", type=count, default=1, metavar="N"),
+    DATABASE,
     Setting("--rebuild", "write every record of RQ again, and end", alone=True),
 )
 INSTALL = (

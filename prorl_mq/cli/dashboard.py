@@ -24,7 +24,7 @@ async def run(given: argparse.Namespace) -> int:
     if given.rebuild:
         mirror = mirror_of(redis, given.database, os.environ)
         await running.project(DashboardSettings(role="project", redis=redis, mirror=mirror, rebuild=True))
-        say(f"every record in Redis database {given.database} was rebuilt")
+        say("every record of rq-dashboard was rebuilt")
         return 0
     if not installed():
         raise ConfigurationError("rq-dashboard is not installed: pip install 'prorl-mq[dashboard]'")

@@ -19,7 +19,7 @@ from prorl_mq.dashboard.places import ENDED, Command, Ended, Record
 from prorl_mq.dashboard.visits import LIVE, Status
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.messages import Stage
-from prorl_mq.servers import with_database
+from prorl_mq.servers import in_cluster, with_database
 from prorl_mq.store.scripts import Script
 from prorl_mq.store.server.connection import RedisSettings, ask, ask_many
 from prorl_mq.store.store import batched
@@ -33,14 +33,24 @@ class TakenOver(Exception):
     """Another process writes the mirror now."""
 
 
-def settings_for(truth: RedisSettings, database: int, username: str | None, password: str | None) -> RedisSettings:
-    """The mirror's database on the queue's server, with a user of its own where there is one."""
+def settings_for(
+    truth: RedisSettings, database: int | str, username: str | None, password: str | None
+) -> RedisSettings:
+    """The mirror's database: on the queue's server by its number, or on another by its URL, with a user of its own
+    where there is one. Raises `ConfigurationError` for a number where the queue lies in a cluster.
+    """
+    if isinstance(database, str):
+        url = database
+    elif in_cluster(truth.url):
+        raise ConfigurationError(
+            "a cluster has no other database for rq-dashboard's records: give --database redis://HOST:PORT/N of a "
+            "server beside it"
+        )
+    else:
+        url = with_database(truth.url, database)
+        username, password = username or truth.username, password or truth.password
     return RedisSettings(
-        url=with_database(truth.url, database),
-        namespace=truth.namespace,
-        username=username or truth.username,
-        password=password or truth.password,
-        outage_ms=truth.outage_ms,
+        url=url, namespace=truth.namespace, username=username, password=password, outage_ms=truth.outage_ms
     )
 
 

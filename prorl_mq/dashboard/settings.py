@@ -12,16 +12,16 @@ from msgspec.structs import replace
 
 from prorl_mq.dashboard.mirror import settings_for
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.servers import DATABASE
 from prorl_mq.settings import NAMESPACE, REDIS, Setting, add
 from prorl_mq.store.server.connection import RedisSettings
 
-DATABASE: Final = 1
 TOKEN: Final = "PRORL_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 SETTINGS: Final = (
     Setting("role", "keep RQ's records up to date, or serve the page", choices=("project", "serve")),
     replace(REDIS, required=True),
     replace(NAMESPACE, variable=None),
-    Setting("--database", "number of the Redis database for RQ's records", type=int, default=DATABASE),
+    DATABASE,
     Setting("--rebuild", "write every record again, and end", alone=True),
     Setting("--port", "port of the page on loopback, 0 takes a free one", type=int, default=0),
 )
@@ -62,8 +62,10 @@ def settings_from(argv: Sequence[str], environ: Mapping[str, str] = os.environ) 
     )
 
 
-def mirror_of(redis: RedisSettings, database: int, environ: Mapping[str, str]) -> RedisSettings:
-    """RQ's records lie on the queue's server, and may have a user of their own."""
+def mirror_of(redis: RedisSettings, database: int | str, environ: Mapping[str, str]) -> RedisSettings:
+    """RQ's records lie on the queue's server, or another, and may have a user of their own. Raises
+    `ConfigurationError`.
+    """
     user, password = environ.get("PRORL_MIRROR_USERNAME"), environ.get("PRORL_MIRROR_PASSWORD")
     return settings_for(redis, database, user, password)
 

@@ -25,11 +25,10 @@ NAMESPACE = "ha"
 WITHIN_S = 30.0
 
 
-class Stand:
-    """A chain, a store that follows its primary, and what writers were told."""
+class Writers:
+    """A store, and what writers were told who use it."""
 
-    def __init__(self, chain: Chain, settings: RedisSettings, queue: Queue) -> None:
-        self.chain = chain
+    def __init__(self, settings: RedisSettings, queue: Queue) -> None:
         self.settings = settings
         self.queue = queue
         self.acknowledged: set[GroupRef] = set()
@@ -40,25 +39,6 @@ class Stand:
     @property
     def store(self) -> Store:
         return self.queue.store
-
-    @property
-    def pid(self) -> int:
-        """The primary's process."""
-        return self.chain.pids[f"redis-{self.chain.order[0]}"]
-
-    async def whole(self) -> None:
-        """The chain is as replicated mode wants it."""
-
-        async def seen() -> bool:
-            with contextlib.suppress(RedisUnavailable, OSError):
-                return not replicas.faults(*await replicas.look(self.store, self.settings))
-            return False
-
-        await until(seen)
-
-    async def replicated(self) -> None:
-        await self.whole()
-        await replicas.switch(self.store, 1)
 
     @contextlib.asynccontextmanager
     async def writing(self, writers: int = 4) -> AsyncIterator[None]:
@@ -101,6 +81,33 @@ class Stand:
         waiting = await self.queue.command("ZRANGE", self.queue.keys.backlog(RUN), 0, -1)
         return self.acknowledged - {GroupRef(name.decode()) for name in waiting}
 
+
+class Stand(Writers):
+    """A chain, and writers that follow its primary."""
+
+    def __init__(self, chain: Chain, settings: RedisSettings, queue: Queue) -> None:
+        super().__init__(settings, queue)
+        self.chain = chain
+
+    @property
+    def pid(self) -> int:
+        """The primary's process."""
+        return self.chain.pids[f"redis-{self.chain.order[0]}"]
+
+    async def whole(self) -> None:
+        """The chain is as replicated mode wants it."""
+
+        async def seen() -> bool:
+            with contextlib.suppress(RedisUnavailable, OSError):
+                return not replicas.faults(*await replicas.look(self.store, self.settings))
+            return False
+
+        await until(seen)
+
+    async def replicated(self) -> None:
+        await self.whole()
+        await replicas.switch(self.store, 1)
+
     def signal_primary(self, number: signal.Signals) -> int:
         pid = self.pid
         os.kill(pid, number)
@@ -121,7 +128,7 @@ async def submissions(queue: Queue, writer: int) -> AsyncIterator[GroupRef]:
 
 
 def queue_of(settings: RedisSettings) -> Queue:
-    queue = Queue(connect(settings, connections=16), Keys(NAMESPACE))
+    queue = Queue(connect(settings, connections=16), Keys(settings.namespace))
     queue.store.outage_ms = 60_000
     return queue
 

@@ -14,6 +14,14 @@ def test_sentinels_are_named_with_the_primary_that_they_know() -> None:
     assert (several.name, several.sentinel_secret) == ("queue", "s3")
 
 
+def test_a_cluster_is_named_by_some_of_its_nodes() -> None:
+    several = servers("rediss+cluster://me:pw@a:1,b?ssl_ca_certs=/ca.pem")
+    assert several is not None
+    assert (several.nodes, several.cluster, several.name) == ((("a", 1), ("b", 6379)), True, "")
+    assert several.url(("b", 2)) == "rediss://me:pw@b:2/?ssl_ca_certs=%2Fca.pem"
+    assert servers("redis+cluster://a") is not None, "one is enough to find the owner"
+
+
 @pytest.mark.parametrize("url", ["redis://h:6379/0", "rediss://u:p@h/1?x=1", "unix:///a,b.sock", "http://a,b"])
 def test_one_server_is_left_to_the_client_library(url: str) -> None:
     assert servers(url) is None
@@ -27,6 +35,7 @@ def test_one_server_is_left_to_the_client_library(url: str) -> None:
         ("redis://a:1,:2/0", "':2' is not HOST:PORT"),
         ("redis://a:1,b:99999/0", "'b:99999' is not HOST:PORT"),
         ("http://h", "redis+sentinel://"),
+        ("redis+cluster://a,b/1", "a cluster has database 0 alone"),
     ],
 )
 def test_what_is_wrong_is_said_without_the_password(url: str, expected: str) -> None:

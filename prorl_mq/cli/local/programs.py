@@ -87,7 +87,7 @@ def keeper(settings: ServiceSettings, redis: RedisSettings) -> Program | None:
     return Program(name="keeper", argv=argv, log=logs(settings) / "keeper.log", env=credentials(redis))
 
 
-def dashboard(logs: Path, redis: RedisSettings, *, port: int, database: int, token: str) -> list[Program]:
+def dashboard(logs: Path, redis: RedisSettings, *, port: int, database: int | str, token: str) -> list[Program]:
     """The projector, and the page on `port`."""
     argv = [*MODULE, "prorl_mq.dashboard", "--namespace", redis.namespace]
     argv += ["--database", str(database)]

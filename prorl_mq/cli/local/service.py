@@ -23,13 +23,14 @@ from prorl_mq.cli.local import backends, place, programs
 from prorl_mq.cli.local.redis_child import RedisChild, binary
 from prorl_mq.cli.local.settings import AUTO, ServiceSettings
 from prorl_mq.clock import monotonic
-from prorl_mq.dashboard.settings import DATABASE, dashboard_token
+from prorl_mq.dashboard.settings import dashboard_token
 from prorl_mq.errors import ProrlError
 from prorl_mq.process import ownership, redis_server
 from prorl_mq.process.chain import Chain
 from prorl_mq.process.children import Child, Guard, Program, Say
 from prorl_mq.process.ports import free_port, require_free
 from prorl_mq.process.recorder import Recorder
+from prorl_mq.servers import DATABASE
 from prorl_mq.store.archive.place import archive_of
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads.place import payloads_of
@@ -190,7 +191,9 @@ class LocalService:
 
     async def _start_dashboard(self, redis: RedisSettings) -> None:
         port, token = free_port(), dashboard_token()
-        pair = programs.dashboard(programs.logs(self.settings), redis, port=port, database=DATABASE, token=token)
+        pair = programs.dashboard(
+            programs.logs(self.settings), redis, port=port, database=DATABASE.default, token=token
+        )
         children = [await self._spawn(program, DASHBOARD_GRACE_S) for program in pair]
         url = f"http://127.0.0.1:{port}"
 

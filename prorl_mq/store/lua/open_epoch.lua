@@ -6,11 +6,19 @@
 -- for them, and comes again with `confirmed`. So no token of it exists that a fail-over could take back.
 -- A namespace speaks one protocol: that of its processes while jobs are in flight, or the one that an operator has chosen
 -- (`switch`). A process of another is refused.
+-- No epoch opens while the namespace's slot of a cluster is moved key by key.
 -- KEYS: 1 epoch, 2 jobs in flight   ARGV: 1 packed {seen, protocol, confirmed}
 --       seen: the last epoch that the caller knows, as answered here, or ''; confirmed: the one that replicas know of, or ''
 -- Reply: {epoch, acks, 'open' | 'opening'}; the epoch is its number, '-', and the first letters of its server
 local A = cmsgpack.unpack(ARGV[1])
 local replication = redis.call('INFO', 'replication')
+if string.find(redis.call('INFO', 'cluster'), 'cluster_enabled:1', 1, true) then
+  local slot = redis.call('CLUSTER', 'KEYSLOT', KEYS[1])
+  if string.find(redis.call('CLUSTER', 'NODES'), '%[' .. slot .. '%-[<>]%-') then
+    return redis.error_reply('TRYAGAIN slot ' .. slot .. ' moves key by key, which splits a namespace: end that '
+      .. '(CLUSTER SETSLOT ' .. slot .. ' STABLE), and move it with CLUSTER MIGRATESLOTS (Valkey 9)')
+  end
+end
 local server = string.match(replication, 'master_replid:(%x+)')
 local mark = string.sub(server, 1, 8)
 local about = redis.call('HMGET', KEYS[1], 'server', 'number', 'offset_ms', 'floor_ms', 'protocol', 'acks',

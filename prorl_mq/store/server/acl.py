@@ -19,7 +19,9 @@ SETTINGS: Final = (
     replace(NAMESPACE, variable=None),
     Setting("--tenant", "a tenant whose trainer gets a user; may be repeated", metavar="T", again=True),
 )
-_CONNECT: Final = "+ping +hello +auth +select +client|setname +client|id +info +time +command"
+_CONNECT: Final = (
+    "+ping +hello +auth +select +client|setname +client|id +info +time +command +cluster|nodes +cluster|keyslot"
+)
 _TOLD: Final = "+client|tracking"  # of changes to what was read
 _KEPT: Final = "+client|no-evict"  # a tenant's connections go first where they fill Redis together
 _INGRESS: Final = "+@all -@admin -@dangerous +info +acl|users -script -function"

@@ -18,6 +18,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
     ConnectionError,
@@ -40,10 +41,12 @@ RedisClient: TypeAlias = Redis  # for code that hands a connection on
 
 OUTAGES = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError)
 # First words of errors that end by themselves, or with another address: a server that loads, has another role than it
-# had, has lost its replicas, its disk or its cluster, or ended a blocking read. Nothing was done.
-PASSING: Final = frozenset(
-    {"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY", "TRYAGAIN", "UNBLOCKED"}
-)
+# had, no longer owns the slot, has lost its replicas, its disk or its cluster, or ended a blocking read. Nothing was
+# done.
+PASSING: Final = frozenset({
+    "ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOREPLICAS", "READONLY", "TRYAGAIN",
+    "UNBLOCKED",
+})  # fmt: skip
 ELECTION_S: Final = 4.0  # how long an answer may take where another server may be the primary by then
 MARGIN_S: Final = 3.0  # how much later than asked for a blocking read may end; how long a greeting may take
 SAID_FROM_S: Final = 0.5  # how long the pause between two attempts is when the log has a line of the outage
@@ -282,6 +285,13 @@ async def ask_on_one(redis: Redis, commands: Sequence[Sequence[Any]]) -> list[An
     return await _once(redis, attempt)
 
 
+def _said(error: Exception) -> str:
+    """An error's words; that a slot lies elsewhere says what a node answers whose cluster is not in the address."""
+    if isinstance(error, AskError):  # MOVED is one
+        return f"slot {error}: a node of a cluster; give redis+cluster://HOST:PORT, or wait while a slot moves"
+    return str(error)
+
+
 async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T:
     """Repeats what may be repeated until Redis answers. Raises `RedisUnavailable` after `outage_ms`."""
     give_up = monotonic() + outage_ms / 1000
@@ -299,9 +309,8 @@ async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T
                 raise
             left = give_up - monotonic()
             if left <= 0:
-                message = (
-                    f"Redis has not answered for {outage_ms / 1000:.0f} s ({error}); start it or check its address"
-                )
+                after = f"{outage_ms / 1000:.0f} s ({_said(error)})"
+                message = f"Redis has not answered for {after}; start it or check its address"
                 raise RedisUnavailable(message) from error
             if wait_s > SAID_FROM_S and not said:
                 said = True

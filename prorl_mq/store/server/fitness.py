@@ -40,8 +40,12 @@ async def start_up(redis: Redis) -> list[str]:
     version = tuple(int(part) for part in server.get("redis_version", "0.0").split(".")[:2])
     if version < OLDEST:
         faults.append(f"its version is {server.get('redis_version')}; 7.0 or later is needed")
-    if server.get("redis_mode") == "cluster":
-        warnings.append("it runs as a cluster: a namespace lies on one node of it")
+    follows = getattr(redis.connection_pool.connection_class, "in_cluster", False)
+    if not follows and (await info(redis, "cluster")).get("cluster_enabled") == "1":
+        faults.append(
+            "it is a node of a cluster, and not every namespace lies there: give redis+cluster://HOST:PORT,HOST:PORT, "
+            "which follows the one that owns the namespace's slot"
+        )
     policy = memory.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         faults.append(f"maxmemory-policy is {policy}: it could evict accepted work; set it to noeviction")

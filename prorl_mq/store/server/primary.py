@@ -1,4 +1,5 @@
-"""The primary of several servers, looked for before each connect: as Sentinels name it, or by asking each of a list.
+"""The primary of several servers, looked for before each connect: as Sentinels name it, by asking each of a list, or as
+the nodes of a cluster name the owner of the namespace's slot.
 
 No answer is trusted: the server that a connection reaches must say itself that it is a primary, and what it has written
 counts when its replicas have it (`prorl_mq.store.server.durability`).
@@ -15,10 +16,19 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError
 
 from prorl_mq.schema.rendezvous import Place
-from prorl_mq.servers import Node, SeveralServers, hidden, servers
+from prorl_mq.servers import Node, SeveralServers, hidden, in_cluster, servers
+from prorl_mq.store.server.cluster import NODES, owner, slot_of
 
-_found: dict[str, Node] = {}  # several servers → the primary that a connection has reached last
+_found: dict["SoughtPrimary", Node] = {}  # → the primary that a connection has reached last
+_looking: dict["SoughtPrimary", asyncio.Future[Place]] = {}
 ASK_S: Final = 1.0  # how long one server may take to answer; a stopped one accepts the connection and stays silent
+
+
+class SoughtPrimary(NamedTuple):
+    """Several servers, and the namespace whose primary they have."""
+
+    url: str
+    namespace: str
 
 
 class NamedPrimary(NamedTuple):
@@ -36,12 +46,19 @@ async def of(place: Place, namespace: str) -> Place:
     if several.name:
         asked = [_sentinel(several, node, place) for node in several.nodes]
         enough = len(asked) // 2 + 1  # a majority has the newest election among its answers
+    elif several.cluster:
+        asked = [_of_slot(several, node, place, namespace) for node in several.nodes]
+        enough = len(asked) // 2 + 1  # one that knows an older owner is corrected by what that one answers: MOVED
     else:
         asked = [_member(several, node, place, namespace) for node in several.nodes]
         enough = len(asked)
     told = await _answers(asked, enough)
     if not told:
-        who = "no Sentinel names one" if several.name else "none of the servers is one"
+        who = "none of the servers is one"
+        if several.name:
+            who = "no Sentinel names one"
+        elif several.cluster:
+            who = f"no node names the owner of slot {slot_of(namespace)}, in which the namespace {namespace!r} lies"
         raise ConnectionError(f"there is no primary at {hidden(place.url)}: {who}")
     return replace(place, url=several.url(max(told).node))
 
@@ -103,6 +120,15 @@ async def _sentinel(several: SeveralServers, node: Node, place: Place) -> NamedP
     return NamedPrimary((int(found["config-epoch"]), 0), (found["ip"], int(found["port"])))
 
 
+async def _of_slot(several: SeveralServers, node: Node, place: Place, namespace: str) -> NamedPrimary | None:
+    [about] = await ask_node(several.url(node), NODES, place=place)
+    named = None if isinstance(about, Exception) else owner(about.decode(), slot_of(namespace))
+    if named is None:
+        return None
+    epoch, (host, port) = named
+    return NamedPrimary((epoch, 0), (host or node[0], port))
+
+
 async def _member(several: SeveralServers, node: Node, place: Place, namespace: str) -> NamedPrimary | None:
     """Of two that call themselves primary, as a restarted one does for a while, the one of the later epoch is."""
     asked = ("INFO", "replication"), ("HGET", f"{{{namespace}}}:epoch", "number")
@@ -132,22 +158,25 @@ async def _answers(asked: list[Any], enough: int) -> list[NamedPrimary]:
     return told
 
 
-def electing(kind: Any, where: Callable[[], Awaitable[Place]], move: Callable[[Any, Place], None], url: str) -> Any:
-    """The class of asyncio connections that look for the primary before each connect. `url`: the several servers.
+def electing(
+    kind: Any, where: Callable[[], Awaitable[Place]], move: Callable[[Any, Place], None], at: SoughtPrimary
+) -> Any:
+    """The class of asyncio connections that look for the primary before each connect.
 
     An old primary that is cut off from the others answers reads for as long as anybody asks. So what one connection of
-    this process has found, all others with the same `url` follow at their next command.
+    this process has found, all others of the same source follow at their next command.
     """
 
     class ElectingConnection(kind):  # type: ignore[misc]
+        in_cluster = in_cluster(at.url)
         _greeted = False
 
         def left(self) -> bool:
-            return self._greeted and _found[url] != (self.host, self.port)
+            return self._greeted and _found[at] != (self.host, self.port)
 
         async def _connect(self) -> None:
             self._greeted = False
-            move(self, await where())
+            move(self, await _shared(at, where))
             await super()._connect()
 
         async def on_connect_check_health(self, check_health: bool = True) -> None:
@@ -155,9 +184,18 @@ def electing(kind: Any, where: Callable[[], Awaitable[Place]], move: Callable[[A
             await self.send_command("HELLO")
             must_be_primary(self, await self.read_response())
             self._greeted = True
-            _found[url] = self.host, self.port
+            _found[at] = self.host, self.port
 
     return ElectingConnection
+
+
+async def _shared(at: SoughtPrimary, where: Callable[[], Awaitable[Place]]) -> Place:
+    """One look for all connections that want one at a time: each look asks every server, and many would come late."""
+    looking = _looking.get(at)
+    if looking is None or looking.done() or looking.get_loop() is not asyncio.get_running_loop():
+        looking = _looking[at] = asyncio.ensure_future(where())
+        looking.add_done_callback(lambda done: done.cancelled() or done.exception())  # also where nobody waits any more
+    return await asyncio.shield(looking)
 
 
 def electing_quietly(kind: Any, where: Callable[[], Place], move: Callable[[Any, Place], None]) -> Any:

@@ -40,7 +40,7 @@ def following(kind: Any, place: Place, file: Path | None, namespace: str) -> Any
         return await primary.of(place if file is None else await refreshed(file), namespace)
 
     if servers(place.url) is not None:
-        return primary.electing(kind, where, move, place.url)
+        return primary.electing(kind, where, move, primary.SoughtPrimary(place.url, namespace))
 
     class FollowingConnection(kind):  # type: ignore[misc]
         async def _connect(self) -> None:

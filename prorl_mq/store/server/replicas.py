@@ -5,6 +5,7 @@ directly: that one confirms, and that one is promoted. It takes writes at once, 
 """
 
 import asyncio
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -12,11 +13,14 @@ from typing import Final, NamedTuple
 from redis.exceptions import RedisError
 
 from prorl_mq.schema.rendezvous import Place
-from prorl_mq.servers import Node, SeveralServers, alone, servers
+from prorl_mq.servers import Node, SeveralServers, alone, in_cluster, servers
 from prorl_mq.store.core import Repeat
+from prorl_mq.store.server.cluster import NODES, slot_of, splits
 from prorl_mq.store.server.connection import RedisSettings, ask, patiently
 from prorl_mq.store.server.primary import ask_node, ask_sentinel, pairs
 from prorl_mq.store.store import Store
+
+log = logging.getLogger("prorl_mq.redis")
 
 GUARD: Final = "min-replicas-to-write 1 and min-replicas-max-lag 2"
 SOON_S: Final = 1.0  # between two looks in replicated mode
@@ -139,11 +143,30 @@ async def keep(store: Store, settings: RedisSettings) -> None:
 
 
 async def turn(store: Store, settings: RedisSettings) -> float:
-    """A duty: `keep`, in replicated mode alone. What it does not see in time a confirmation sees itself."""
+    """A duty: `keep`, in replicated mode alone; what it does not see in time a confirmation sees itself. In a cluster
+    it closes the epoch while the slot is moved key by key.
+    """
+    in_slot = in_cluster(settings.named.url)
+    if in_slot:
+        await keep_whole(store)
     if not store.acks:
-        return LATER_S
+        return SOON_S if in_slot else LATER_S
     await keep(store, settings)
     return SOON_S
+
+
+async def keep_whole(store: Store) -> None:
+    """Closes the epoch where the namespace's slot is moved key by key: scripts would run whose keys are all still there
+    while others wait, so that jobs are reaped that cannot be renewed. No other epoch opens before the keys lie on one
+    node again (`open_epoch`).
+    """
+    about: bytes = await ask(store.redis, *NODES)
+    if splits(about.decode(), slot_of(store.keys.namespace)):
+        log.error(
+            "slot %d is moved key by key: the namespace takes no writes until that has ended; use CLUSTER MIGRATESLOTS",
+            slot_of(store.keys.namespace),
+        )
+        await ask(store.redis, "HSET", store.keys.epoch, "server", "")
 
 
 async def switch(store: Store, acks: int, *, synced: bool = False) -> None:

@@ -13,7 +13,7 @@ VERBS = Path(__file__).parents[2] / "verbs"
 WORDS = re.compile(r"""(["'])(.*?)(?<!\\)\1""")
 # What a script answers may be the word of a state: `delayed` is what `fail` did, `stopping` what `stop` did.
 REPLIES = re.compile(r"reply\[place\] = '[a-z ]+'")
-KEYED = re.compile(r"call\('(?!XINFO|XGROUP|INFO|MEMORY)[A-Z]+', ([^,)]+)")  # those name their key second
+KEYED = re.compile(r"call\('(?!XINFO|XGROUP|INFO|MEMORY|CLUSTER)[A-Z]+', ([^,)]+)")  # those name their key second
 GIVEN = re.compile(
     r"KEYS\[.+|unpack\(KEYS|B|blob|counters|due|epoch_key|eval_bytes|from|group|heap|in_flight|job|key|open|origin|parked|paused_jobs"
     r"|reservoir|sealed|stream|theirs|timers"

@@ -1,0 +1,1 @@
+"""What namespaces on a cluster cost and carry, and what pauses them."""

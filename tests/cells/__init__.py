@@ -1,0 +1,1 @@
+"""A service on a real cluster of six nodes."""
