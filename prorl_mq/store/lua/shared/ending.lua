@@ -22,7 +22,7 @@ end
 
 -- Takes the jobs that have ended out of their groups' and runs' counts, and counts how they ended. KEYS: due, bytes
 -- waiting for EVAL, jobs in flight, counters.
-local function land(due, eval_bytes, in_flight, counters)
+local function land(due, waiting, in_flight, counters)
   for _, group in ipairs(groups) do
     local theirs = samples[group]
     for at = 1, #theirs, 1000 do
@@ -32,7 +32,7 @@ local function land(due, eval_bytes, in_flight, counters)
     if call('HINCRBY', group, 'open', -theirs.jobs) == 0 then add(due, 'g', theirs.ref) end
     runs[theirs.run] = (runs[theirs.run] or 0) + theirs.jobs
   end
-  if freed > 0 then call('DECRBY', eval_bytes, freed) end
+  if freed > 0 then call('DECRBY', waiting, freed) end
   for outcome, count in pairs(outcomes) do call('HINCRBY', counters, 'jobs:' .. outcome, count) end
   for run, count in pairs(runs) do
     if call('HINCRBY', in_flight, run, -count) <= 0 then call('HDEL', in_flight, run) end
