@@ -96,7 +96,7 @@ guest: setup  ## a virtual machine with Debian's QEMU and kernel, for tests of c
 test-cgroups: guest  ## what control groups of both versions hold, where they are delegated to a user, in that machine (some minutes)
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m tests.cgroups.machine
 
-test-security: setup sandbox-tools  ## attacks on sandboxes of both kinds as tables, the tests of what holds them and scorers, a hostile tenant (a quarter of an hour)
+test-security: setup sandbox-tools  ## attacks on sandboxes of both kinds as tables, the tests of what holds them and scorers, a hostile tenant (twenty minutes)
 	@failed=(); \
 	for kind in bubblewrap $(if $(wildcard $(STATE)/apptainer),apptainer); do \
 	  $(PY) -m sandbox selfcheck --attack --kind $$kind --tools-dir $(STATE) || failed+=("attacks on $$kind"); \
