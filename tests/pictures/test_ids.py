@@ -149,7 +149,7 @@ def test_marks_and_images_must_be_as_many() -> None:
 def test_messages_with_images_come_back_from_a_log() -> None:
     told = attached([SYSTEM, Message(role="user", content=f"{MARK}{MARK}")], [IMAGES[2], IMAGES[0]])
     assert unlogged(logged(told, IMAGES), IMAGES) == told
-    with pytest.raises(ValueError, match="is not in list"):
+    with pytest.raises(ValueError, match="shows an image that the rollout did not begin with"):
         logged(told, IMAGES[:1])
 
 

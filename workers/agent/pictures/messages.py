@@ -88,6 +88,8 @@ def logged(messages: Sequence[Message], images: Sequence[PromptImage]) -> list[d
     for each in messages:
         told = {"role": each.role, "content": each.content}
         if isinstance(each, Pictured):
+            if any(image not in images for image in each.images):
+                raise ValueError("a shortened history shows an image that the rollout did not begin with: leave it out")
             told["images"] = " ".join(str(list(images).index(image)) for image in each.images)
         found.append(told)
     return found
