@@ -143,7 +143,7 @@ def layer(images: Path, version: str, program: list[str], packages: list[str]) -
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=images) as work:
             wanted = ["--target", str(Path(work, "packages")), "--only-binary", ":all:", *packages]
-            subprocess.run([*program, "-m", "pip", "install", "-q", *wanted], check=True)
+            subprocess.run([*program, "-m", "pip", "install", "-q", "--no-warn-conflicts", *wanted], check=True)
             subprocess.run(["chmod", "-R", "a+rX", work], check=True)
             Path(work, "packages").rename(target)
     return target
