@@ -18,6 +18,7 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.local_token import is_loopback
 from prorl_mq.process.backend_keys import keys_from
 from prorl_mq.process.redis_server import SOCKET_PATH_LIMIT
+from prorl_mq.rules import reach
 from prorl_mq.schema.ids import DEFAULT_TENANT, TenantId
 from prorl_mq.servers import fault
 from prorl_mq.settings import NAMESPACE as NAMESPACE_FLAG
@@ -237,11 +238,14 @@ def _compat(given: argparse.Namespace, faults: list[str], *, local: bool) -> Com
 
 
 def _served(compat: CompatSettings) -> tuple[str, ...]:
-    """Backends that callers without a token may add: those in the networks that they may call from."""
+    """Backends that callers without a token may add: those in the networks that they may call from. Who calls from this
+    machine opens it to nobody else.
+    """
     try:
-        return tuple(f"[{each}]" if each.version == 6 else str(each) for each in networks(compat.allowed))
+        found = [each for each in networks(compat.allowed) if not reach.opens(each)]
     except ConfigurationError:
         return ()  # it is among the faults
+    return tuple(f"[{each}]" if each.version == 6 else str(each) for each in found)
 
 
 def _redis_faults(url: str | None, rendezvous: str | None, namespace: str) -> list[str]:

@@ -101,7 +101,8 @@ class Service:
         return self._store
 
     def _rights(self) -> Rights:
-        return Rights(declared=self.callers.backends, closed=bool(self.callers.tokens))
+        closed = bool(self.callers.tokens) and self.settings.state_dir is None  # its own token is the only user's
+        return Rights(declared=self.callers.backends, closed=closed)
 
     def _other_tenants(self) -> None:
         self.registrar.rights = self._rights()

@@ -77,9 +77,13 @@ def place(state_dir: Path | None = None) -> Path:
 
 
 def address(state_dir: Path | None = None) -> str:
-    """The API of the service of a state directory, which `up` leaves there while it runs."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return place(state_dir).with_name(ADDRESS).read_text("ascii").strip() or URL
+    """The API of the service of a state directory, which `up` leaves there while it runs. A file that another user has
+    made, or may write, is none: tokens are sent there.
+    """
+    with contextlib.suppress(OSError, UnicodeDecodeError), place(state_dir).with_name(ADDRESS).open("rb") as file:
+        about = os.fstat(file.fileno())
+        if about.st_uid == os.geteuid() and not stat.S_IMODE(about.st_mode) & 0o022:
+            return file.read(4096).decode("ascii").strip() or URL
     return URL
 
 

@@ -108,7 +108,7 @@ def allowed(address: BackendAddress, found: str, reach: Reach) -> bool:
     entries = [each for each in map(_entry, reach.declared or ()) if each.low <= address.port <= each.high]
     closed = [way for way in ways if lies_within(way, NEVER)]
     if closed:
-        opened = [each.network for each in entries if each.network is not None and _opens(each.network)]
+        opened = [each.network for each in entries if each.network is not None and opens(each.network)]
         return all(lies_within(way, opened) for way in closed)
     if reach.declared is None:
         return True
@@ -135,7 +135,8 @@ def lies_within(address: IpAddress, networks: Sequence[Network]) -> bool:
     return any(address.version == each.version and address in each for each in networks)
 
 
-def _opens(network: Network) -> bool:
+def opens(network: Network) -> bool:
+    """True for a network that opens addresses that are else never reached."""
     first, last = network[0], network[-1]
     return any(lies_within(first, [each]) and lies_within(last, [each]) for each in NEVER)
 

@@ -60,7 +60,7 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True):
     messages: Sequence[PromptMessage]
     keeps_thinking: bool = False
     routes: ExpertRoutes | None = None  # those behind the rows that are the base's, too
-    images: Sequence[PlacedImage] = ()  # all of them
+    images: Sequence[PlacedImage] = []  # all of them
 
 
 class StoredTrajectory(msgspec.Struct, frozen=True, kw_only=True):

@@ -143,7 +143,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     messages: Sequence[PromptMessage] = []  # that the prompt was made of
     keeps_thinking: bool = False  # it holds thoughts that the chat template would have dropped
     routes: ExpertRoutes | None = None  # of all its tokens but the last one, where the batch asked for them
-    images: Sequence[PlacedImage] = ()  # in the order of their ids
+    images: Sequence[PlacedImage] = []  # in the order of their ids
 
     @property
     def raw_logprobs(self) -> bool:

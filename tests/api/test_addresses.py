@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.config import settings_from
+from api.config import ApiSettings, settings_from
 from api.listeners import own_addresses
+from api.service import Service
 from api.tokens import load_tenants
 from prorl_mq.duties.intake import Intake
 from prorl_mq.errors import AddressRefused, ConfigurationError, Conflict
@@ -209,12 +210,19 @@ async def test_the_direct_path_has_the_same_rules(store: Store) -> None:
 
 async def test_the_compatible_routes_beyond_loopback_have_the_rules_of_their_tenant(settings: RedisSettings) -> None:
     flags = ["--redis", "redis://h", "--compat", "prorl", "--host", "192.0.2.9", "--compat-tenant", "lab",
-             "--compat-allow", "10.0.0.0/8,fd00:1::/32"]  # fmt: skip
+             "--compat-allow", "10.0.0.0/8,fd00:1::/32,127.0.0.1/32,::1,169.254.0.0/16"]  # fmt: skip
     found = settings_from(flags, {})
     assert (found.backends, found.tokens) == ({"lab": ("10.0.0.0/8", "[fd00:1::/32]")}, {})
     assert settings_from(flags[:4], {}).backends == {}
     async with compat(settings) as client:
         assert (await client.post("/add_llm_server", json={"address": "http://127.0.0.1:8000"})).status_code == 200
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_the_token_of_this_machine_closes_nothing_to_trainers_without_http(own: bool, tmp_path: Path) -> None:
+    """Who starts the service for himself is the operator, under whatever name; a tokens file is the control."""
+    made = ApiSettings(redis=RedisSettings(url="redis://h"), tokens=TOKENS, state_dir=tmp_path if own else None)
+    assert (Service(made).registrar.rights.of("lab", has_user=False) is None) is own
 
 
 def test_the_tokens_file_declares_backends(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ PLACES: list[Callable[[Target], Awaitable[None]]] = [
     Target.during_the_call,
     Target.before_the_log_has_the_result,
 ]
+UNLOGGED = {PLACES[0], PLACES[3]}  # in the last one the completion behind the result: it is asked for without Redis
 
 
 async def test_wherever_a_worker_dies_within_a_turn_its_rollout_is_the_undisturbed_one(world: World) -> None:
@@ -121,7 +122,7 @@ async def test_wherever_a_worker_dies_within_a_turn_its_rollout_is_the_undisturb
             found = await trajectories(store, await gather(store, None, 1, within_s=100))
             assert told(found[WALK]) == told(calm[WALK]), place.__name__
             twice = walker.finished().total() - len(walker.finished())
-            assert twice <= (place is Target.before_the_log_has_the_completion), place.__name__
+            assert twice <= (place in UNLOGGED), place.__name__
             assert int(await store.read("HGET", store.keys.counters, "reclaims:reap") or 0) == number + 1
             await acknowledge_all(store)
             world.restart(target.name)

@@ -158,6 +158,36 @@ async def test_a_worker_whose_user_may_not_be_told_looks_again_in_time(
         await queue.command("ACL", "DELUSER", "older")
 
 
+async def test_what_was_read_before_a_worker_might_be_told_is_read_again(
+    queue: Queue, clients: InferenceClients, settings: RedisSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its user gets the right, and a new connection: that one has read one of the two pools, and tells of no other."""
+    monkeypatch.setattr(stages, "FRESH_S", 3600.0)
+    rules = acl.users(settings.namespace)[f"{settings.namespace}-worker"].replace(" +client|tracking", "")
+    await queue.command("ACL", "SETUSER", "later", "reset", "on", ">secret", *rules.split())
+    later = tracked(_as(settings, "later"))
+    made = Told(queue, clients, later)
+    try:
+        for pool in (POOL, f"{POOL}2"):
+            await backends.add(queue.store, pool, FIRST)
+            assert set((await made.pools.view(pool)).backends) == {FIRST}
+        assert not later.certain
+        await queue.command("ACL", "SETUSER", "later", "+client|tracking")
+        await queue.command("CLIENT", "KILL", "USER", "later")
+        await until(lambda: _connected(made, later))
+        await backends.add(queue.store, f"{POOL}2", SECOND)
+        assert set((await made.pools.view(f"{POOL}2")).backends) == {FIRST, SECOND}
+    finally:
+        await later.aclose()
+        await queue.command("ACL", "DELUSER", "later")
+
+
+async def _connected(made: Told, later: TrackedRedis) -> bool:
+    made.pools.look_again(POOL)
+    await made.pools.view(POOL)
+    return later.certain
+
+
 async def test_a_workers_user_may_be_told(queue: Queue, settings: RedisSettings, clients: InferenceClients) -> None:
     rules = acl.users(settings.namespace)[f"{settings.namespace}-worker"]
     await queue.command("ACL", "SETUSER", "worker", "reset", "on", ">secret", *rules.split())

@@ -70,6 +70,8 @@ class PoolViews:
         async with self._looking.setdefault(pool, asyncio.Lock()):
             if (known := self._known(pool)) is not None:
                 return known
+            if self._tracked is not None:
+                await self._tracked.listen()
             for key in (self._store.keys.pool_info(pool), self._store.keys.policy(pool)):
                 self._pools[key.encode()] = pool
             changes = self._changes[pool]

@@ -1,5 +1,6 @@
 """The backends that `up` was given join a pool with the operator's rights, and leave it with the service."""
 
+import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Sequence
@@ -18,6 +19,8 @@ from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 
 ANSWER_S: Final = 60.0  # on a busy machine
+UNAUTHORIZED: Final = 401
+LATER: Final = frozenset({429, 502, 503, 504})  # it is asked again
 
 
 async def join(redis: RedisSettings, url: str, token: str | None, addresses: Sequence[str]) -> None:
@@ -44,13 +47,17 @@ async def _tenant(url: str, token: str | None) -> TenantId:
     plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the address is on this machine
     async with httpx.AsyncClient(trust_env=False, verify=plain, headers=headers, timeout=ANSWER_S) as client:
         try:
-            answer = await client.get(f"{url}/v1/access")
-        except httpx.HTTPError as error:
+            async with asyncio.timeout(ANSWER_S):
+                while (answer := await client.get(f"{url}/v1/access")).status_code in LATER:
+                    await asyncio.sleep(1)
+        except (httpx.HTTPError, TimeoutError) as error:
             raise ConfigurationError(f"{url} does not say whose token it was given: {error!r}") from None
-    if not answer.is_success:
+    if answer.status_code == UNAUTHORIZED:
         raise ConfigurationError(
             "PRORL_TOKEN is not in the file of --tokens: give the token of the tenant to whose pool the backends belong"
         )
+    if not answer.is_success:
+        raise ConfigurationError(f"{url} does not say whose token it was given, but {answer.status_code}")
     return TenantId(answer.json()["tenant"])
 
 

@@ -52,6 +52,7 @@ def listening(state_dir: Path, url: str) -> Iterator[None]:
     """While the service runs, its directory names the address of its API."""
     file = state_dir / local_token.ADDRESS
     file.write_text(url)
+    file.chmod(0o644)  # whatever the umask: clients believe none that others may write
     try:
         yield
     finally:

@@ -26,7 +26,7 @@ for place, item in ipairs(A.items) do
   elseif not to then
     reply[place] = 'already'
     removed[#removed + 1] = A.verb == 'expire' and ref or nil
-  elseif f[4] ~= stream or (item[4] and tonumber(f[12] and f[13] or f[6]) > now_ms) then
+  elseif f[4] ~= stream or (item[4] and (tonumber(f[12] and f[13] or f[6]) or 0) > now_ms) then
     reply[place] = 'moved'
   elseif to == A.done and not read_by then
     if f[3] ~= '' then
@@ -55,7 +55,7 @@ end
 remove_all('ZREM', KEYS[2], removed)
 remove_all('ZREM', KEYS[3], removed)
 remove_all('ZREM', KEYS[8], removed)
-for _, line in ipairs(told) do add(KEYS[5], 'c', line) end
 land(KEYS[4], KEYS[6], KEYS[#KEYS - 1], KEYS[#KEYS])
+for _, line in ipairs(told) do add(KEYS[5], 'c', line) end
 publish(KEYS[1])
 return reply

@@ -41,6 +41,7 @@ class TrackedWire(Wire):
             log.info("Redis does not tell changes, they are looked for: %s", error)
             return
         self.tracks = True
+        self.told(None)  # of what was read over an earlier connection nothing is told here
 
     def _answer(self, reply: Any) -> None:
         if isinstance(reply, hiredis.PushNotification):
@@ -65,6 +66,12 @@ class TrackedRedis(WiredRedis):
     def certain(self) -> bool:
         """True if all changes since a read have been told, but for those of the last moments."""
         return isinstance(self._wire, TrackedWire) and self._wire.tracks and self._wire.open
+
+    async def listen(self) -> None:
+        """Connects where there is no connection. One that cannot be made is the next read's to say."""
+        if self._wire is None or not self._wire.takes():
+            with contextlib.suppress(*OUTAGES):
+                await self._connected()
 
     async def alive(self) -> None:
         """Ends a connection whose peer is gone without a word. One that was never made, or is lost, is no matter."""

@@ -1,10 +1,12 @@
 """Which Redis a command looks at, where none is named."""
 
 import argparse
+import os
 from pathlib import Path
 
 import pytest
 
+from prorl_mq import local_token
 from prorl_mq.cli.arguments import parse
 from prorl_mq.cli.local.place import left, listening, redis_of
 from prorl_mq.cli.reaching import reach
@@ -52,3 +54,23 @@ def test_a_service_with_its_own_server_forgets_the_one_before(tmp_path: Path) ->
     (tmp_path / "redis.json").write_text('{"url": "redis://old", "namespace": "prorl"}')
     with left(tmp_path, None), pytest.raises(ConfigurationError):
         found(tmp_path)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o664, 0o646])
+def test_an_address_that_others_may_write_is_not_believed(tmp_path: Path, mode: int) -> None:
+    """Prompts and tokens are sent there. The first one is the control, and what `up` writes under any umask."""
+    before = os.umask(0)
+    try:
+        with listening(tmp_path, "http://127.0.0.1:4711"):
+            file = tmp_path / local_token.ADDRESS
+            assert file.stat().st_mode & 0o777 == 0o644
+            file.chmod(mode)
+            assert local_token.address(tmp_path) == ("http://127.0.0.1:4711" if mode == 0o644 else URL)
+    finally:
+        os.umask(before)
+
+
+def test_an_address_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening(tmp_path, "http://127.0.0.1:4711"):
+        monkeypatch.setattr(os, "geteuid", lambda: 4_294_967)
+        assert local_token.address(tmp_path) == URL
