@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from prorl_mq.converters.rollout import Rollout, TrainingRow, rollout
 from prorl_mq.schema.codec import decode_any, decode_trajectory, encode, encode_trajectory, expand
+from prorl_mq.schema.images.placed import PromptImage
 from prorl_mq.schema.messages import Outcome, SampleRecord, Sampling
 from prorl_mq.schema.trajectory import ForkedFrom, HostReached, Trajectory, check
 from tests.agent.chat import ScriptedPolicy, bare, tooled
@@ -300,6 +301,7 @@ def test_each_field_of_a_trajectory_is_stored_with_what_its_segments_share() -> 
         "stop_reason": "time", "truncated_by": "time", "temperature": 0.25, "top_p": 0.5, "top_k": 7,
         "tools": [{"name": "t"}], "artefact": b"patch", "forked_from": ForkedFrom(job_id="r:g:0", turn=0),
         "egress": [HostReached(host="pypi.org:443", connections=1)],
+        "images": [PromptImage(kind="image/png", width=1, height=1, data=b"png")], "image_id": 1 << 20,
     }  # fmt: skip
     unlike = msgspec.structs.replace(plain, **other)
     assert set(other) == set(Trajectory.__struct_fields__) - {"segments", "turns", "schema"}
