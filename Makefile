@@ -102,13 +102,15 @@ test-security: setup sandbox-tools  ## attacks on sandboxes of both kinds as tab
 	  $(PY) -m sandbox selfcheck --attack --kind $$kind --tools-dir $(STATE) || failed+=("attacks on $$kind"); \
 	done; \
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m pytest -q -n $(CORES) tests/unit/sandbox/test_filter.py tests/remote/test_contract.py \
-	  $(addprefix tests/sandbox/test_,$(addsuffix .py,sealed attacks isolation protection confine limits watchdog cgroup cpus)) \
+	  $(addprefix tests/sandbox/test_,$(addsuffix .py,sealed attacks isolation protection confine limits watchdog cgroup cpus transfer)) \
 	  tests/handlers/test_forks.py || failed+=("sandboxes and scorers"); \
 	HOSTILE_EXAMPLES=100 $(PY) -m pytest -q -n $(CORES) tests/api/test_hostile_tenant.py || failed+=("hostile tenant"); \
 	HOSTILE_EXAMPLES=1500 $(PY) -m pytest -q tests/api/test_raw_requests.py tests/api/test_own_token.py tests/api/test_hosts.py \
 	  tests/api/test_addresses.py tests/api/test_deadlines.py tests/api/test_shares.py tests/api/test_tokens_file.py \
 	  tests/pool/test_reach.py tests/unit/rules/test_reach.py tests/unit/process/test_screen.py tests/unit/slurm/test_address.py \
-	  tests/verbs/test_tenant_memory.py tests/slurm/test_certificates.py tests/cli/test_secrets.py || failed+=("requests and secrets"); \
+	  tests/verbs/test_tenant_memory.py tests/slurm/test_certificates.py tests/cli/test_secrets.py \
+	  tests/integration/test_acknowledged.py tests/integration/test_apart.py || failed+=("requests and secrets"); \
+	$(PY) -m pytest -q tests/cli/test_up.py -k backend || failed+=("backends of up"); \
 	[ $${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "$${failed[@]}"; exit 1; }
 
 test-images: setup  ## images from a registry on loopback: faults, hostile layers, two nodes, 30 kills during a pull (three minutes)

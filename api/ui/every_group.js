@@ -1,6 +1,7 @@
 // All groups of a run as the lists have them: read a page at a time, and after a change only what is new.
 
 import { get, id, viewing } from "./api.js";
+import { spanOf } from "./figures.js";
 
 const PAGE = viewing === "bundle" ? 100 : 200; // a bundle has the pages of its lists
 
@@ -55,17 +56,15 @@ export function steps(groups) {
   return [...found].map(([name, members]) => ({ name, groups: members }));
 }
 
-// At most `count` equal parts of the time in which groups closed.
+// At most `count` equal parts of the time from the first sample's begin to the last close; in some, no group closed.
 export function periods(groups, count) {
   const timed = groups.filter((group) => group.closed_ms);
   if (!timed.length) return [];
-  const first = timed[0].closed_ms;
-  const width = Math.max(1_000, (timed.at(-1).closed_ms - first + 1) / count);
-  const found = [];
-  for (const group of timed) {
-    const place = Math.floor((group.closed_ms - first) / width);
-    found[place] ??= { from: first + place * width, ms: width, groups: [] };
-    found[place].groups.push(group);
-  }
-  return found.filter(Boolean);
+  const { from, ms: all } = spanOf(timed);
+  const ms = Math.max(1_000, (all + 1) / count);
+  const placeOf = (group) => Math.floor((group.closed_ms - from) / ms);
+  const last = timed.reduce((most, group) => Math.max(most, placeOf(group)), 0);
+  const found = Array.from({ length: last + 1 }, (_, place) => ({ from: from + place * ms, ms, groups: [] }));
+  for (const group of timed) found[placeOf(group)].groups.push(group);
+  return found;
 }

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from sandbox.protocol import Sandbox, SandboxLimits, SandboxProvider, SandboxSpe
 
 PLACE = "/tmp/attack.py"  # noqa: S108 - inside
 OWNER = "attack"
-SEALED, CONTROL, NAIVE = "sealed", "control", "naive"
+SEALED, CONTROL = "sealed", "control"
 CONTAINED, SOFT, NOT_CONTAINED, NOT_APPLICABLE = "contained", "soft", "NOT CONTAINED", "not applicable"
 
 
@@ -71,7 +72,7 @@ class Attacker:
         for each in chosen:
             if each.control is Control.HOST:
                 control[each.name] = await asyncio.to_thread(self._on_host, each)
-        control |= await self._on_naive([each for each in chosen if each.control is Control.NAIVE])
+        control |= await self.on_naive([each for each in chosen if each.control is Control.NAIVE])
         greedy, groups = [each for each in chosen if each.group == LIMITS], cgroup.delegated()
         sealed |= await self._over_limits(greedy, limits.NARROW)
         control |= await self._over_limits([each for each in greedy if each.control is Control.WIDE], limits.WIDE)
@@ -85,8 +86,8 @@ class Attacker:
             for each in chosen
         ]
 
-    def _provider(self, of: str) -> SandboxProvider:
-        sealed, edit = of == SEALED, naive if of == NAIVE else None
+    def _provider(self, of: str, edit: Callable[[bytes], bytes] | None = None) -> SandboxProvider:
+        sealed = of == SEALED
         match self._kind:
             case apptainer.KIND:
                 return apptainer.ApptainerProvider(
@@ -111,7 +112,7 @@ class Attacker:
             found = {}
             for each in chosen:
                 if each.control is Control.NAIVE:
-                    found[each.name] = await _on_wire(made[0], each, wire.PATIENCE_S)
+                    found[each.name] = await on_wire(made[0], each)
                 elif not each.leaves:
                     found[each.name] = await tried(made[0], each.program, self._facts(each, of))
             leaving = [each for each in chosen if each.leaves]
@@ -124,18 +125,17 @@ class Attacker:
                 await sandbox.close()
             await provider.aclose()
 
-    async def _on_naive(self, chosen: Sequence[Attack]) -> dict[str, Try]:
-        """Each in a sandbox of its own, which does not outlast it."""
+    async def on_naive(self, chosen: Sequence[Attack]) -> dict[str, Try]:
+        """Each in a sandbox of its own, which lacks what this attack meets and does not outlast it."""
         found: dict[str, Try] = {}
-        if chosen:
-            provider = self._provider(NAIVE)
+        for each in chosen:
+            provider = self._provider(CONTROL, functools.partial(naive, each.program))
             try:
-                for each in chosen:
-                    sandbox = await self._sandbox(provider)
-                    try:
-                        found[each.name] = await _on_wire(sandbox, each, wire.CONTROL_S)
-                    finally:
-                        await sandbox.close()
+                sandbox = await self._sandbox(provider)
+                try:
+                    found[each.name] = await on_wire(sandbox, each, control=True)
+                finally:
+                    await sandbox.close()
             finally:
                 await provider.aclose()
         return found
@@ -197,8 +197,15 @@ class Attacker:
         return Try(bool(left), f"still there: {', '.join(left)}" if left else "gone")
 
 
-async def _on_wire(sandbox: Sandbox, attack: Attack, patience_s: float) -> Try:
-    achieved = await wire.carried_out(attack.program, sandbox, patience_s)
+async def on_wire(sandbox: Sandbox, attack: Attack, *, control: bool = False) -> Try:
+    """Silence counts, except in the control of an attack that aims at something else: the machine may be slow."""
+    silencing = attack.program in wire.SILENCING
+    patience_s = wire.CONTROL_S if control and silencing else wire.PATIENCE_S
+    try:
+        async with asyncio.timeout(patience_s):
+            achieved = await wire.carried_out(attack.program, sandbox)
+    except TimeoutError:
+        return Try(None if control and not silencing else True, f"no answer within {patience_s:g} s")
     return Try(bool(achieved), achieved or "refused, and the next command works")
 
 

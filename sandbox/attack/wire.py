@@ -3,7 +3,6 @@
 Each returns what it has achieved; an empty text: nothing.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -15,7 +14,8 @@ from sandbox.lifetime import client, wire
 from sandbox.protocol import Sandbox, SandboxLimits
 
 PATIENCE_S: Final = 30.0  # for the answers behind an attack, on a busy machine
-CONTROL_S: Final = 2.0  # the same where there is to be none
+CONTROL_S: Final = 2.0  # the same where an attack is to silence the server
+SILENCING: Final = ("half_frame", "oversize_frame")  # achieve that nothing is answered any more
 # What ends a command, guessed, to its terminal and to all that bash has open besides.
 FORGED = (
     r"""for n in {0..99}; do printf '\036%s\036' $n; printf '%s;0\n' $n; done; printf '\033[2J\007'; """
@@ -78,12 +78,9 @@ PROGRAMS: Mapping[str, Callable[[Sandbox], Awaitable[str]]] = {
 }
 
 
-async def carried_out(program: str, sandbox: Sandbox, patience_s: float) -> str:
-    """Carries one out, and says what it achieved: a server that is silent, or lost, is among it."""
+async def carried_out(program: str, sandbox: Sandbox) -> str:
+    """Carries one out, and says what it achieved: a lost server is among it."""
     try:
-        async with asyncio.timeout(patience_s):
-            return await PROGRAMS[program](sandbox)
-    except TimeoutError:
-        return f"no answer within {patience_s:.0f} s"
+        return await PROGRAMS[program](sandbox)
     except SandboxError as error:
         return f"the server is lost: {error}"

@@ -28,6 +28,16 @@ def test_each_package_has_one_owner() -> None:
         ownership.check({"workers": ["prorl-mq", "other-thing"]})
 
 
+def test_the_security_target_runs_files_that_exist_and_what_attackers_were_kept_from() -> None:
+    told = subprocess.run(["make", "-n", "test-security"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    named = set(re.findall(r"tests/[\w/]+\.py", told))
+    assert sorted(name for name in named if not (ROOT / name).is_file()) == []
+    assert named >= {
+        "tests/sandbox/test_transfer.py", "tests/integration/test_acknowledged.py", "tests/integration/test_apart.py",
+        "tests/cli/test_up.py",
+    }  # fmt: skip
+
+
 def test_a_trainers_import_is_light() -> None:
     """A trainer's process must not pay for the service's dependencies."""
     code = (

@@ -1,5 +1,6 @@
 """The contract of remote sandboxes, kept by the reference server and broken by servers that keep none of it."""
 
+import json
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from sandbox.attack.catalogue import attacks
 from sandbox.contract.routes import (
     a_list_has_the_services_own,
     a_sandbox_that_nobody_wants_ends,
@@ -15,9 +17,14 @@ from sandbox.contract.routes import (
     the_same_create_twice_is_one_sandbox,
 )
 from sandbox.contract.run import CONTRACT, checked
-from sandbox.contract.seal import SEAL_CHECKS, kernel_keys_are_out_of_reach, there_are_no_further_namespaces
+from sandbox.contract.seal import (
+    OF_HOST,
+    SEAL_CHECKS,
+    kernel_keys_are_out_of_reach,
+    there_are_no_further_namespaces,
+)
 from sandbox.contract.trial import ContractTrial
-from sandbox.fake import FakeProvider, FakeSandbox
+from sandbox.fake import FakeCall, FakeProvider, FakeSandbox
 from sandbox.isolators import bubblewrap_argv
 from sandbox.isolators.bubblewrap import BubblewrapProvider
 from sandbox.lifetime.client import SocketSandbox
@@ -110,6 +117,8 @@ def has_keys() -> bool:
 async def test_a_kind_without_the_seal_breaks_it(
     tmp_path: Path, check: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if check is kernel_keys_are_out_of_reach and not has_keys():
+        pytest.skip("the container runtime keeps kernel keys from all in it; the next test brings its own")
     options = bubblewrap_argv.bubblewrap_options
 
     def with_namespaces(layout: bubblewrap_argv.BubblewrapLayout) -> list[str]:
@@ -118,10 +127,45 @@ async def test_a_kind_without_the_seal_breaks_it(
     monkeypatch.setattr(bubblewrap_argv, "bubblewrap_options", with_namespaces)
     async with serving(Machine(tmp_path, kind=Unsealed)) as machine:
         problem = (await checked(machine.access(), check)).problem
-    if check is kernel_keys_are_out_of_reach and not has_keys():
-        return
     assert problem.startswith(("ContractBroken: got ", "_Failed: got ")), problem
     assert "the attack itself failed" not in problem
+
+
+KEYS = [name for name in (each.name for each in attacks() if each.group == "keys") if name not in OF_HOST]
+
+
+@pytest.mark.parametrize(
+    ("reached", "broken"),
+    [(set(KEYS), KEYS), (set(), []), ({"key-add"}, ["key-add"]), ({"key-note-run-to-eval"}, ["key-note-run-to-eval"])],
+    ids=["all", "none", "add", "note"],
+)
+async def test_keys_that_are_in_reach_break_it_wherever_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reached: set[str], broken: list[str]
+) -> None:
+    """The boxes share one keyring, in which the second one looks for what the first one left."""
+    programs, notes = {each.program: each.name for each in attacks() if each.group == "keys"}, set[str]()
+
+    def said(call: FakeCall) -> str:
+        if call.argument[0] == "grep":
+            return "CapEff:\t0000\n"
+        program, facts = call.argument[2], json.loads(call.argument[3])
+        if program == "leave_note":
+            notes.add(facts["note"])
+            return json.dumps({"done": True, "said": "left"})
+        done = programs[program] in reached and (program != "key_note" or facts["note"] in notes)
+        return json.dumps({"done": done, "said": "tried"})
+
+    provider = FakeProvider(said)
+
+    async def made(_: ContractTrial) -> FakeSandbox:
+        return await provider.create(SandboxSpec(owner="o"))
+
+    monkeypatch.setattr(ContractTrial, "box", made)
+    access = ServerAccess(url="http://127.0.0.1:1", token_file=token_file(tmp_path))
+    problem = (await checked(access, kernel_keys_are_out_of_reach)).problem
+    expected = "; ".join(f"{name}: tried" for name in broken)
+    assert problem == (f"ContractBroken: got {expected!r}" if broken else "")
+    assert len(provider.specs) == 2
 
 
 async def test_attacks_are_not_let_loose_on_a_server_whose_sandboxes_have_capabilities(

@@ -5,20 +5,32 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from sandbox.attack import limits, wire
 from sandbox.attack.catalogue import Attack, attacks
-from sandbox.attack.naive import naive
-from sandbox.attack.run import CONTAINED, CONTROL, NOT_APPLICABLE, NOT_CONTAINED, SOFT, Attacker, Try, attack, report
+from sandbox.attack.naive import GUARDS, MEETS, naive
+from sandbox.attack.run import (
+    CONTAINED,
+    CONTROL,
+    NOT_APPLICABLE,
+    NOT_CONTAINED,
+    SOFT,
+    Attacker,
+    Try,
+    attack,
+    on_wire,
+    report,
+)
 from sandbox.attack.surroundings import MODULES, Surroundings
 from sandbox.errors import SandboxError
+from sandbox.fake import FakeProvider
 from sandbox.isolators.payload import joined, server_source
 from sandbox.lifetime import cgroup
-from sandbox.protocol import Mount, Sandbox, SandboxLimits, SandboxProvider
+from sandbox.protocol import Mount, Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 from tests.sandbox.conftest import ISOLATED, TOOLS_DIR, WITHOUT_PYTHON, Create
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +39,7 @@ without_python = pytest.mark.parametrize("kind", WITHOUT_PYTHON, indirect=True)
 EVERYWHERE = {  # their controls succeed on every machine that runs sandboxes at all
     "affinity-widen", "hide-memory", "proc-hardware", "unshare-user", "mount", "host-file", "host-process",
     "environment", "host-loopback", "setsid-daemon", "files-left", "stop-server", "second-configure", "oversize-frame",
+    "half-frame", "end-mark-forgery", "kill-everything",
 }  # fmt: skip
 SOMEWHERE = {
     "host-key-read", "host-key-revoke", "key-note-run-to-eval", "io-uring", "userfaultfd", "bpf", "perf-event", "vsock",
@@ -40,9 +53,9 @@ SEALED_EVERYWHERE = {"affinity-widen", "hide-memory", "proc-hardware"}
 class Undefended(Attacker):
     """Attacks on sandboxes whose seal was taken out."""
 
-    def _provider(self, of: str) -> SandboxProvider:
+    def _provider(self, of: str, edit: Callable[[bytes], bytes] | None = None) -> SandboxProvider:
         del of
-        return super()._provider(CONTROL)
+        return super()._provider(CONTROL, edit)
 
 
 class Unlimited(Attacker):
@@ -136,12 +149,53 @@ async def brought(sandbox: Sandbox, program: str, facts: Mapping[str, object]) -
     return json.loads(result.stdout)
 
 
-def test_attacks_on_the_protocol_have_no_control_where_a_guard_of_the_server_is_not_found() -> None:
+def on_protocol(program: str) -> Attack:
+    (found,) = (each for each in attacks() if each.program == program)
+    return found
+
+
+@pytest.mark.parametrize(("program", "guard"), [(program, guard) for program, met in MEETS.items() for guard in met])
+def test_attacks_on_the_protocol_have_no_control_where_a_guard_of_the_server_is_not_found(
+    program: str, guard: str
+) -> None:
     server = server_source()
-    compile(naive(server), "server", "exec")
-    assert naive(server) != server
-    with pytest.raises(SandboxError, match="no control"):
-        naive(server.replace(b"configured already", b"configured before"))
+    compile(naive(program, server), "server", "exec")
+    with pytest.raises(SandboxError, match=f"{program!r} has no control: of {guard!r} there are 0"):
+        naive(program, server.replace(GUARDS[guard][0].encode(), b"pass"))
+
+
+@pytest.mark.parametrize(("program", "guard"), [(program, guard) for program, met in MEETS.items() for guard in met])
+def test_the_control_of_an_attack_on_the_protocol_fails_where_a_guard_is_kept(
+    program: str, guard: str, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is this guard that contains the attack, alone. Without it each succeeds: `EVERYWHERE`."""
+    monkeypatch.setitem(MEETS, program, tuple(each for each in MEETS[program] if each != guard))
+    monkeypatch.setattr(wire, "CONTROL_S", wire.PATIENCE_S)
+    with Surroundings() as around:
+        attacker = Attacker("bubblewrap", None, state_dir, TOOLS_DIR, around)
+        ((_, found),) = asyncio.run(attacker.on_naive([on_protocol(program)])).items()
+    assert found == Try(False, "refused, and the next command works")
+
+
+@pytest.mark.parametrize("program", wire.PROGRAMS)
+@pytest.mark.anyio
+async def test_silence_proves_a_control_only_where_it_is_what_the_attack_achieves(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(_: Sandbox) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    monkeypatch.setattr(wire, "PROGRAMS", {program: silent})
+    monkeypatch.setattr(wire, "PATIENCE_S", 0.02)
+    monkeypatch.setattr(wire, "CONTROL_S", 0.01)
+    sandbox, silencing = (
+        await FakeProvider().create(SandboxSpec(owner="o")),
+        program in {"half_frame", "oversize_frame"},
+    )
+    control = await on_wire(sandbox, on_protocol(program), control=True)
+    assert control == (Try(True, "no answer within 0.01 s") if silencing else Try(None, "no answer within 0.02 s"))
+    assert await on_wire(sandbox, on_protocol(program)) == Try(True, "no answer within 0.02 s")
 
 
 def test_no_attack_is_without_its_program_and_names_are_unique() -> None:
@@ -149,6 +203,7 @@ def test_no_attack_is_without_its_program_and_names_are_unique() -> None:
     assert len(names) == len(set(names)) >= 90
     defined = {node.name for node in ast.walk(ast.parse(joined(MODULES))) if isinstance(node, ast.FunctionDef)}
     assert {each.program for each in attacks()} <= defined | set(wire.PROGRAMS) | {"flood"}
+    assert set(MEETS) == set(wire.PROGRAMS)
 
 
 def test_the_programs_are_python_3_8(tmp_path: Path) -> None:

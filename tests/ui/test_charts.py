@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.ui.conftest import PATIENCE_MS, Opened, shown
 from tests.ui.stand import Stand, call, scene, tale
@@ -74,6 +74,57 @@ def test_stages_were_busy_where_their_seconds_were_spent(opened: Opened) -> None
     assert found[0] == [pytest.approx(first), pytest.approx(second)]
     assert found[1] == {"from": 0, "ms": 10_000}
     assert found[2] == [{"init": None, "run": None, "eval": None}]
+
+
+def test_time_in_which_no_group_closed_is_part_of_a_chart_over_time(opened: Opened) -> None:
+    """Two groups of 20 s of RUN each close at 120 s and at 420 s; ten thousand others in a month are in 60 parts."""
+    page = opened("runs")
+    pair = [{"closed_ms": 1000 * at, "ended": 2, "seconds": {"run": 40}, "rewards": [1, 0], "std": 0.5,
+             "tokens": [5, 5], "turns": [1, 1], "outcomes": {}, "tool_calls": 0, "tool_failures": {}, "versions": None}
+            for at in (120, 420)]  # fmt: skip
+    found = page.evaluate(
+        """async pair => {
+            const of = (name) => import(new URL(name, document.baseURI));
+            const [{ periods }, { busy, inRow }] = [await of("every_group.js"), await of("figures.js")];
+            const rows = inRow(periods(pair, 4));
+            const at = (place) => ({ ...pair[0], closed_ms: 120_000 + place * 259_200 });
+            const many = Array.from({ length: 10_000 }, (_, place) => at(place));
+            const parts = periods(many, 60);
+            return {
+                froms: rows.map((row) => row.from),
+                closed: rows.map((row) => row.figures.groups),
+                rewards: rows.map((row) => row.figures.reward),
+                seconds: busy(pair, rows).reduce((all, one, place) => all + one.run * rows[place].ms / 1000, 0),
+                parts: parts.length,
+                kept: parts.reduce((all, part) => all + part.groups.length, 0),
+                many: busy(many, parts).reduce((all, one, place) => all + one.run * parts[place].ms / 1000, 0),
+                single: periods([{ ...pair[0], seconds: {} }], 60).length,
+            };
+        }""",
+        pair,
+    )
+    assert found["froms"] == [pytest.approx(100_000 + place * 320_001 / 4) for place in range(4)]
+    assert found["closed"] == [1, 0, 0, 1]
+    assert found["rewards"] == [0.5, None, None, 0.5]
+    assert found["seconds"] == pytest.approx(2 * 40)  # all of them, those before the first close too
+    assert (found["parts"], found["kept"], found["many"]) == (60, 10_000, pytest.approx(10_000 * 40))
+    assert found["single"] == 1
+
+
+def test_a_service_that_does_not_tell_its_slots_takes_no_chart_away(opened: Opened, run: str) -> None:
+    page = opened("runs")
+    asked: list[str] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(status=503, content_type="application/json", body="{}")
+
+    page.route("**/v1/overview*", refuse)
+    page.goto(page.url.replace("#/runs", f"#/charts/{run}"))
+    expect(page.get_by_role("heading", level=1)).to_have_text("Charts of study")
+    expect(page.locator(".plot canvas")).to_have_count(11)
+    assert "RUN from" in label(page, "Stage utilisation")
+    assert asked
 
 
 def test_groups_are_filtered_and_sorted_and_the_address_keeps_it(opened: Opened, run: str) -> None:

@@ -21,10 +21,10 @@ export async function load([run], signal) {
   return { known, groups, slots };
 }
 
-// Slots of each stage of the service; none where the page shows files.
+// Slots of each stage of the service, an aside; none where the page shows files, or the service does not say.
 async function slotsNow(signal) {
   if (viewing) return {};
-  const { stages } = await get("overview", { signal });
+  const { stages } = await get("overview", { signal }).catch(() => ({ stages: [] }));
   return Object.fromEntries(stages.map(({ stage, slots }) => [stage, slots]));
 }
 

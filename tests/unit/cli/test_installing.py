@@ -12,6 +12,7 @@ from prorl_mq.cli.installing import command, parts
 from prorl_mq.cli.installing.parts import Part
 from prorl_mq.cli.installing.progress import Installing
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.children import Guard
 from prorl_mq.shipped import shipped
 
 pytestmark = [pytest.mark.process, pytest.mark.anyio]
@@ -110,6 +111,27 @@ async def test_an_installer_does_not_begin_before_its_guard_knows_of_it(tmp_path
     waiting.stdin.close()
     assert await waiting.wait() != 0
     assert not (tmp_path / "begun").exists()
+
+
+async def test_the_gate_of_an_installer_opens_when_its_guard_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part(tmp_path, 'touch "$1/begun" "$1/made"', monkeypatch)
+    tell, opened = Guard.tell, command._opened
+    seen: list[tuple[str, bool]] = []
+
+    def told(guard: Guard, sign: str, pgid: int) -> None:
+        seen.append((sign, (tmp_path / "begun").exists()))
+        tell(guard, sign, pgid)
+
+    def opening(gate: asyncio.StreamWriter | None) -> None:
+        seen.append(("open", (tmp_path / "begun").exists()))
+        opened(gate)
+
+    monkeypatch.setattr(Guard, "tell", told)
+    monkeypatch.setattr(command, "_opened", opening)
+    await command.install(["one"], tmp_path)
+    assert seen == [("+", False), ("open", False), ("-", True)]
 
 
 async def test_folders_are_copied(tmp_path: Path) -> None:
