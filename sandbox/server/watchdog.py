@@ -124,7 +124,9 @@ class Watchdog:
         self._disk_bytes: int = limits["disk_bytes"]
         self._scratch = [place for place in settings["scratch"] if os.path.isdir(place)]
         counted = [place for place in settings.get("counted", ()) if os.path.isdir(place)]
-        self._systems = list({os.stat(place).st_dev: place for place in self._scratch}.values())
+        systems = {os.stat(place).st_dev: place for place in self._scratch}
+        # Opened: what runs inside can move a directory, or shut the one above it.
+        self._systems = [os.open(place, os.O_PATH | os.O_CLOEXEC) for place in systems.values()]
         self._where = [*self._scratch, *counted]
         self._counted = CountedFiles(counted)
         self.sealed_bytes = 0  # that lie in layers below those which can be written to
@@ -252,9 +254,9 @@ class Watchdog:
 
     def _scratch_bytes(self) -> int:
         used = 0
-        for place in self._systems:
+        for opened in self._systems:
             with contextlib.suppress(OSError):
-                found = os.statvfs(place)
+                found = os.fstatvfs(opened)
                 used += (found.f_blocks - found.f_bfree) * found.f_frsize
                 used += (found.f_files - found.f_ffree) * INODE_BYTES
         return used

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sandbox.server.accounting.looking import LookingProc
-from sandbox.server.accounting.sockets import SocketBuffers
+from sandbox.server.accounting.sockets import UNKNOWN, SocketBuffers
 from sandbox.server.processes import Proc, Process
 from sandbox.server.watchdog import REST_S, Watchdog
 
@@ -119,3 +119,45 @@ def test_sockets_that_are_too_few_to_hold_much_are_not_asked_for_and_others_are(
         for counted in ((buffers._own + 9, False), (buffers._own, True)):
             buffers._counted = lambda counted=counted: counted  # type: ignore[method-assign,misc]
             assert buffers.held_bytes(few_bytes) >= 60_000
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
+def test_sockets_are_asked_for_where_their_number_was_not_known_at_first(
+    monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """The control is a count from which more are taken than there can be."""
+    buffers = SocketBuffers(Proc())
+    with monkeypatch.context() as patched:
+        patched.setattr(buffers, "_counted", lambda: (UNKNOWN, True))
+        buffers.begin()
+    if not guarded:
+        buffers._own = UNKNOWN
+    monkeypatch.setattr(buffers, "_counted", lambda: (9, False))
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with one, other:
+        one.send(bytes(60_000))
+        assert (buffers.held_bytes(8 * buffers._most_bytes) >= 60_000) is guarded
+
+
+@pytest.mark.parametrize("moved", [True, False], ids=["moved", "shut"])
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
+def test_a_file_system_is_looked_at_though_the_directory_above_it_is_moved_or_shut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: bool, guarded: bool
+) -> None:
+    """The control looks at it by its path, by which nobody but root passes a shut directory."""
+    above = tmp_path / "above"
+    place = above / "place"
+    place.mkdir(parents=True)
+    nothing: Any = SimpleNamespace(directory_of_all=Proc().directory_of_all)
+    settings = {"limits": LIMITS, "scratch": [str(place)]}
+    watchdog = Watchdog(settings, nothing, nothing, (), nothing, set, lambda: None)
+    if not guarded:
+        monkeypatch.setattr(watchdog, "_systems", [str(place)])
+        monkeypatch.setattr(os, "fstatvfs", os.statvfs)
+    assert watchdog._scratch_bytes() > 0
+    above = above.rename(tmp_path / "elsewhere") if moved else above
+    above.chmod(0o700 if moved else 0)
+    try:
+        assert (watchdog._scratch_bytes() > 0) is (guarded or (not moved and os.geteuid() == 0))
+    finally:
+        above.chmod(0o700)
