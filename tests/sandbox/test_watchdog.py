@@ -1,19 +1,23 @@
 """When the limits of a whole sandbox stop what runs."""
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sandbox.host import unprivileged
 from sandbox.server.accounting.looking import LookingProc
 from sandbox.server.accounting.sockets import UNKNOWN, SocketBuffers
 from sandbox.server.processes import Proc, Process
-from sandbox.server.watchdog import REST_S, Watchdog
+from sandbox.server.watchdog import REST_S, CountedFiles, Watchdog
 
 LIMITS = {"memory_bytes": 1 << 30, "processes": 40, "disk_bytes": 4 << 20, "wall_s": 60}
 
@@ -161,3 +165,36 @@ def test_a_file_system_is_looked_at_though_the_directory_above_it_is_moved_or_sh
         assert (watchdog._scratch_bytes() > 0) is (guarded or (not moved and os.geteuid() == 0))
     finally:
         above.chmod(0o700)
+
+
+@contextlib.contextmanager
+def nobody(place: Path) -> Iterator[None]:
+    """As a user whom a mode keeps out, who owns the place."""
+    user = os.geteuid()
+    if user == 0:
+        for directory, _, _ in os.walk(place):
+            os.chown(directory, *unprivileged.identity())
+        os.seteuid(unprivileged.identity()[0])
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_files_are_counted_below_directories_that_are_shut_in_one_another() -> None:
+    """And the modes are as they were afterwards."""
+    with tempfile.TemporaryDirectory(prefix="pq") as name:
+        inner = Path(name, "shut", "inner")
+        inner.mkdir(parents=True)
+        (inner / "big").write_bytes(bytes(1 << 20))
+        with nobody(Path(name)):
+            for directory in (inner, inner.parent):
+                directory.chmod(0)
+            with pytest.raises(PermissionError):  # the control: nobody passes by itself
+                (inner / "big").stat()
+            assert CountedFiles([])._below(name) >= 1 << 20
+            modes = []
+            for directory in (inner.parent, inner):
+                modes.append(directory.stat().st_mode & 0o777)
+                directory.chmod(0o700)
+        assert modes == [0, 0]
