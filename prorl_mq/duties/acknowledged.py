@@ -12,9 +12,12 @@ from prorl_mq.store.store import Store
 T = TypeVar("T")
 log = logging.getLogger("prorl_mq.duties")
 SAYS: Final = (
-    "run %s: its trainer reads as %d consumers of its results, and %d are the most: its consumer group begins again, "
-    "and what was not acknowledged is given once more; read under the same few names"
+    "run %s: its trainer reads as %d consumers of its results, and %d are the most: %s; read under the same few names"
 )
+DONE: Final = {
+    "thinned": "those that held nothing were ended, the longest idle first",
+    "begun": "its consumer group begins again, and what was not acknowledged is given once more",
+}
 ANSWERS_KEPT_MS: Final = 3600 * 1000
 ANSWERS_LOOK_MS: Final = 60 * 1000  # between two looks for old answers
 AT_ONCE: Final = 256  # answers
@@ -43,7 +46,7 @@ class AcknowledgedResults:
         self._epoch = ""
         self._looks: dict[RunRef, _Look] = {}
         self._answers_at: dict[RunRef, int] = {}
-        self._told: dict[RunRef, bool] = {}  # runs of whose consumers the log has spoken
+        self._told: dict[RunRef, frozenset[str]] = {}  # what the log has said of their consumers
 
     def forget_before(self, epoch: str) -> None:
         """Leaves out what was seen in an earlier epoch."""
@@ -71,13 +74,16 @@ class AcknowledgedResults:
 
     async def _bound(self, run: RunRef) -> None:
         """Ends consumers that are more than a trainer has: their names cost memory, and no quota counts them."""
-        look = self._looks.get(run, _NEVER)
-        if look.delivered.consumers > consumers.CONSUMERS:
-            if run not in self._told:
-                log.warning(SAYS, run, look.delivered.consumers, consumers.CONSUMERS)
-                _remember(self._told, run, True)
-            await consumers.begin_again(self._store, run)
+        (last, waiting, count), most = self._looks.get(run, _NEVER).delivered, consumers.CONSUMERS
+        if count <= most:
+            return
+        done = await self._store.thin(run, most=most, last=last, waiting=waiting)
+        if done == "begun":
             del self._looks[run]
+        told = self._told.get(run, frozenset())
+        if done in DONE and done not in told:
+            log.warning(SAYS, run, count, most, DONE[done])
+            _remember(self._told, run, told | {done})
 
     async def _acknowledged(self, run: RunRef) -> bool:
         """False when there may be more."""

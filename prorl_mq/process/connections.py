@@ -29,7 +29,8 @@ def raise_file_limit() -> None:
 
 def most_open() -> int:
     """Connections of callers who are known. As many files are left to those who are not, to Redis and to backends."""
-    return max(2, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(2, (FILES if soft == resource.RLIM_INFINITY else soft) // 2)
 
 
 def most_strangers() -> int:
@@ -80,11 +81,17 @@ class TimedProtocol(HttpToolsProtocol):
         self._lost = False
 
     def belong(self, owner: Hashable, take: Callable[[], None], give: Callable[[], None]) -> None:
-        """Counts it among an owner's in place of the one before, until it ends. Raises what `take` does."""
+        """Counts it among an owner's in place of the one before, until it ends. Raises what `take` does: it is a
+        stranger's then, for it stays open until its answer is read.
+        """
         if owner == self._owner or self._lost:
             return
         self._release()  # it is no further connection, so it takes the place that it gives back
-        take()
+        try:
+            take()
+        except BaseException:
+            self._count_as_stranger()
+            raise
         self._strangers.pop(self, None)
         self._owner, self._give = owner, give
 
@@ -96,10 +103,13 @@ class TimedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._count_as_stranger()
+        self._wait(self.HEAD_S)
+
+    def _count_as_stranger(self) -> None:
         self._strangers[self] = None
         if len(self._strangers) > most_strangers():
             next(iter(self._strangers)).drop()
-        self._wait(self.HEAD_S)
 
     def drop(self) -> None:
         """Hangs up at once."""

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 from sandbox.server.accounting.looking import LookingProc
 from sandbox.server.accounting.sockets import SocketBuffers
@@ -77,30 +77,33 @@ class CountedFiles:
         return self.known
 
     def _below(self, place: str) -> int:
+        """Nothing is hidden below a directory that its owner has shut: it is open while what it holds is looked at."""
         used = 0
-        waiting = [place]
-        while waiting:
-            directory = waiting.pop()
-            with contextlib.suppress(OSError), self._entered(directory), os.scandir(directory) as listing:
-                for entry in listing:
-                    with contextlib.suppress(OSError):
-                        found = entry.stat(follow_symlinks=False)
-                        below = stat.S_ISDIR(found.st_mode)
-                        used += found.st_blocks * 512 // (1 if below else found.st_nlink) + INODE_BYTES
-                        waiting += [entry.path] if below else []
-        return used
-
-    @contextlib.contextmanager
-    def _entered(self, directory: str) -> Iterator[None]:
-        """Nothing is hidden in a directory that its owner has shut."""
-        mode = stat.S_IMODE(os.lstat(directory).st_mode)
-        if mode & OWNER_ENTERS != OWNER_ENTERS:
-            os.chmod(directory, mode | OWNER_ENTERS)
+        waiting: list[tuple[str, int | None]] = [(place, None)]  # to look at, or to shut again as it was
         try:
-            yield
+            while waiting:
+                directory, was = waiting.pop()
+                with contextlib.suppress(OSError):
+                    if was is not None:
+                        os.chmod(directory, was)
+                        continue
+                    mode = stat.S_IMODE(os.lstat(directory).st_mode)
+                    if mode & OWNER_ENTERS != OWNER_ENTERS:
+                        os.chmod(directory, mode | OWNER_ENTERS)
+                        waiting.append((directory, mode))
+                    with os.scandir(directory) as listing:
+                        for entry in listing:
+                            with contextlib.suppress(OSError):
+                                found = entry.stat(follow_symlinks=False)
+                                below = stat.S_ISDIR(found.st_mode)
+                                used += found.st_blocks * 512 // (1 if below else found.st_nlink) + INODE_BYTES
+                                waiting += [(entry.path, None)] if below else []
         finally:
-            if mode & OWNER_ENTERS != OWNER_ENTERS:
-                os.chmod(directory, mode)
+            for directory, was in reversed(waiting):
+                if was is not None:
+                    with contextlib.suppress(OSError):
+                        os.chmod(directory, was)
+        return used
 
 
 class Watchdog:
@@ -124,7 +127,9 @@ class Watchdog:
         self._disk_bytes: int = limits["disk_bytes"]
         self._scratch = [place for place in settings["scratch"] if os.path.isdir(place)]
         counted = [place for place in settings.get("counted", ()) if os.path.isdir(place)]
-        self._systems = list({os.stat(place).st_dev: place for place in self._scratch}.values())
+        systems = {os.stat(place).st_dev: place for place in self._scratch}
+        # Opened: what runs inside can move a directory, or shut the one above it.
+        self._systems = [os.open(place, os.O_PATH | os.O_CLOEXEC) for place in systems.values()]
         self._where = [*self._scratch, *counted]
         self._counted = CountedFiles(counted)
         self.sealed_bytes = 0  # that lie in layers below those which can be written to
@@ -252,9 +257,9 @@ class Watchdog:
 
     def _scratch_bytes(self) -> int:
         used = 0
-        for place in self._systems:
+        for opened in self._systems:
             with contextlib.suppress(OSError):
-                found = os.statvfs(place)
+                found = os.fstatvfs(opened)
                 used += (found.f_blocks - found.f_bfree) * found.f_frsize
                 used += (found.f_files - found.f_ffree) * INODE_BYTES
         return used

@@ -53,10 +53,18 @@ class Endpoint:
             assert connection is not None
             connection.belong("ann", lambda: self.taken.append(1), lambda: self.taken.append(-1))
             self.polled.set()
+        elif scope["path"] == "/bob":
+            connection = connections.connection_of(scope)
+            assert connection is not None
+            with contextlib.suppress(ValueError):
+                connection.belong("bob", self._refuse, lambda: None)
         elif scope["path"] == "/poll":
             self.polled.set()
             await self.release.wait()
         await answer(scope, receive, send)
+
+    def _refuse(self) -> None:
+        raise ValueError
 
 
 @contextlib.asynccontextmanager
@@ -234,6 +242,37 @@ def test_the_soft_limit_is_raised_and_never_lowered(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(resource, "setrlimit", lambda _, wanted, made=made: made.append(wanted))
         raise_file_limit()
         assert made == expected
+
+
+def test_half_of_the_files_are_for_connections_of_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without a limit has -1 of them, of which half would be none."""
+    for soft, expected in ((resource.RLIM_INFINITY, connections.FILES // 2), (1_000, 500), (3, 2)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, resource.RLIM_INFINITY))
+        assert connections.most_open() == expected
+
+
+@pytest.mark.parametrize("bounded", [True, False], ids=["bounded", "control"])
+async def test_a_connection_that_another_owner_may_not_have_is_a_strangers_again(
+    port: int, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, bounded: bool
+) -> None:
+    """It has given its place back, and stays open for as long as its client leaves the answer unread."""
+    if not bounded:
+        monkeypatch.setattr(TimedProtocol, "_count_as_stranger", lambda _: None)
+    monkeypatch.setattr(connections, "most_strangers", lambda: 2)
+    moved = []
+    for number in range(3):
+        reader, writer = await opened(port, b"GET /taken HTTP/1.1\r\nHost: a\r\n\r\n")
+        await reader.readuntil(b"/taken")
+        writer.write(b"GET /bob HTTP/1.1\r\nHost: a\r\n\r\n")
+        await reader.readuntil(b"/bob")
+        assert endpoint.taken == [1, -1] * (number + 1)
+        moved.append((reader, writer))
+    first = asyncio.ensure_future(moved[0][0].read())
+    done, _ = await asyncio.wait({first}, timeout=20 if bounded else 0.2)
+    assert bool(done) is bounded
+    first.cancel()
+    for _, writer in moved:
+        writer.close()
 
 
 @pytest.mark.parametrize("bounded", [True, False], ids=["bounded", "control"])

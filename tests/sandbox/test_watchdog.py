@@ -1,19 +1,23 @@
 """When the limits of a whole sandbox stop what runs."""
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sandbox.host import unprivileged
 from sandbox.server.accounting.looking import LookingProc
-from sandbox.server.accounting.sockets import SocketBuffers
+from sandbox.server.accounting.sockets import UNKNOWN, SocketBuffers
 from sandbox.server.processes import Proc, Process
-from sandbox.server.watchdog import REST_S, Watchdog
+from sandbox.server.watchdog import REST_S, CountedFiles, Watchdog
 
 LIMITS = {"memory_bytes": 1 << 30, "processes": 40, "disk_bytes": 4 << 20, "wall_s": 60}
 
@@ -119,3 +123,78 @@ def test_sockets_that_are_too_few_to_hold_much_are_not_asked_for_and_others_are(
         for counted in ((buffers._own + 9, False), (buffers._own, True)):
             buffers._counted = lambda counted=counted: counted  # type: ignore[method-assign,misc]
             assert buffers.held_bytes(few_bytes) >= 60_000
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
+def test_sockets_are_asked_for_where_their_number_was_not_known_at_first(
+    monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """The control is a count from which more are taken than there can be."""
+    buffers = SocketBuffers(Proc())
+    with monkeypatch.context() as patched:
+        patched.setattr(buffers, "_counted", lambda: (UNKNOWN, True))
+        buffers.begin()
+    if not guarded:
+        buffers._own = UNKNOWN
+    monkeypatch.setattr(buffers, "_counted", lambda: (9, False))
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with one, other:
+        one.send(bytes(60_000))
+        assert (buffers.held_bytes(8 * buffers._most_bytes) >= 60_000) is guarded
+
+
+@pytest.mark.parametrize("moved", [True, False], ids=["moved", "shut"])
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
+def test_a_file_system_is_looked_at_though_the_directory_above_it_is_moved_or_shut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: bool, guarded: bool
+) -> None:
+    """The control looks at it by its path, by which nobody but root passes a shut directory."""
+    above = tmp_path / "above"
+    place = above / "place"
+    place.mkdir(parents=True)
+    nothing: Any = SimpleNamespace(directory_of_all=Proc().directory_of_all)
+    settings = {"limits": LIMITS, "scratch": [str(place)]}
+    watchdog = Watchdog(settings, nothing, nothing, (), nothing, set, lambda: None)
+    if not guarded:
+        monkeypatch.setattr(watchdog, "_systems", [str(place)])
+        monkeypatch.setattr(os, "fstatvfs", os.statvfs)
+    assert watchdog._scratch_bytes() > 0
+    above = above.rename(tmp_path / "elsewhere") if moved else above
+    above.chmod(0o700 if moved else 0)
+    try:
+        assert (watchdog._scratch_bytes() > 0) is (guarded or (not moved and os.geteuid() == 0))
+    finally:
+        above.chmod(0o700)
+
+
+@contextlib.contextmanager
+def nobody(place: Path) -> Iterator[None]:
+    """As a user whom a mode keeps out, who owns the place."""
+    user = os.geteuid()
+    if user == 0:
+        for directory, _, _ in os.walk(place):
+            os.chown(directory, *unprivileged.identity())
+        os.seteuid(unprivileged.identity()[0])
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_files_are_counted_below_directories_that_are_shut_in_one_another() -> None:
+    """And the modes are as they were afterwards."""
+    with tempfile.TemporaryDirectory(prefix="pq") as name:
+        inner = Path(name, "shut", "inner")
+        inner.mkdir(parents=True)
+        (inner / "big").write_bytes(bytes(1 << 20))
+        with nobody(Path(name)):
+            for directory in (inner, inner.parent):
+                directory.chmod(0)
+            with pytest.raises(PermissionError):  # the control: nobody passes by itself
+                (inner / "big").stat()
+            assert CountedFiles([])._below(name) >= 1 << 20
+            modes = []
+            for directory in (inner.parent, inner):
+                modes.append(directory.stat().st_mode & 0o777)
+                directory.chmod(0o700)
+        assert modes == [0, 0]

@@ -17,6 +17,7 @@ from prorl_mq.rules.bias import Losses
 from prorl_mq.rules.memory import LOG_SHARE, Memory
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import JobRef, batch_ref
+from prorl_mq.schema.intake import TRAINERS
 from prorl_mq.schema.items import Advance, Logged
 from prorl_mq.schema.lifecycle import Verb
 from prorl_mq.schema.messages import BatchRequest, GroupRecord, GroupRequest, Outcome, Stage, Task, Verdict
@@ -24,6 +25,8 @@ from prorl_mq.schema.task_schema import Schema
 from prorl_mq.service import submit
 from prorl_mq.service.cancel import cancel
 from prorl_mq.store import bells, breakers, jobs, runs, work
+from prorl_mq.store.direct import consumers
+from prorl_mq.store.direct.consumers import Delivered
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.connection import connect
@@ -31,6 +34,7 @@ from tests.conftest import binaries
 from tests.support.queue import POOL, RUN, Queue, spec
 from tests.support.service import until
 from tests.verbs.test_renew import beat
+from tests.verbs.test_thin import readers
 from workers.process.turn_logs import TurnLogs
 from workers.stages.job_log import FULL
 
@@ -192,6 +196,23 @@ def large(tasks: int) -> BatchRequest:
     """A batch of `tasks` MiB, in parts of three groups."""
     payloads = [Task(task_id=f"t{at}", data_source="sums", payload={"q": "x" * (1 << 20)}) for at in range(tasks)]
     return BatchRequest(run_id="r", batch_id="large", groups=[GroupRequest(task=task, n=1) for task in payloads])
+
+
+@pytest.mark.parametrize("by_script", [True, False], ids=["script", "control"])
+async def test_a_full_redis_keeps_the_group_whose_consumers_are_too_many(small: Queue, by_script: bool) -> None:
+    """The control begins it again as two commands, of which only the first is done: its trainer neither reads nor
+    acknowledges any more.
+    """
+    await readers(small, 3)
+    await fill(small)
+    stream = small.keys.results(RUN)
+    if by_script:
+        assert await small.store.thin(RUN, most=1, last="3-1", waiting=3) == "begun"
+    else:
+        await small.command("XGROUP", "DESTROY", stream, TRAINERS)
+        await consumers.create_if_room(small.store, RUN)
+    there = await consumers.delivered(small.store, RUN)
+    assert there == (Delivered("0-0", 0) if by_script else consumers.NO_GROUP)
 
 
 async def test_a_batch_in_parts_that_has_no_room_stores_none_of_them(small: Queue) -> None:

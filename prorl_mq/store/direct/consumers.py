@@ -128,15 +128,6 @@ async def create(store: Store, run: RunRef) -> None:
             raise
 
 
-async def begin_again(store: Store, run: RunRef) -> None:
-    """Makes the group again without its consumers. Nothing is lost: it is given all that lies on the stream once more,
-    which is what was not acknowledged when the caller had deleted the rest.
-    """
-    words = ("XGROUP", "DESTROY", store.keys.results(run), TRAINERS)
-    await store.write(*words, repeat=Repeat.SAME)
-    await create_if_room(store, run)
-
-
 async def create_if_room(store: Store, run: RunRef) -> None:
     """As `create`; a Redis that is full gets the group later."""
     with suppress(OutOfMemoryError):

@@ -48,6 +48,7 @@ UNCONFIRMED: Final[Mapping[str, str]] = {
     "retire_lane": "the lane is empty again, and is retired again",
     "retire_run": "the run is idle again, and is retired again",
     "shift_clock": "the jump is seen again",
+    "thin": "the consumers are there again, and are thinned again",
     "weigh": "changes nothing",
 }
 WAIT_MS: Final = 2_000  # of one WAIT; twice the lag at which the primary stops to take writes is two of them

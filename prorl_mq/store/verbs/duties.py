@@ -90,6 +90,16 @@ class DutyVerbs(Core):
         found: list[Any] = await self.call("peek", names, None, limit, most_bytes, room_bytes)
         return found
 
+    async def thin(self, run: RunRef, *, most: int, last: str, waiting: int) -> str:
+        """Ends consumers of a run's results above `most`: `few` where there are not as many, `thinned`, or `begun`
+        where the group is given all that lies on the stream again.
+
+        `last` and `waiting`: the group when the caller had deleted all that was acknowledged; `moved` where it was read
+        or acknowledged since, and too many consumers hold something.
+        """
+        arguments = {"trainers": TRAINERS, "most": most, "last": last, "waiting": waiting}
+        return text(await self.call("thin", [self.keys.results(run)], arguments))
+
     async def weigh(self, run: RunRef) -> list[Any]:
         """Id and bytes of the oldest message of a run's intake; nothing where it is empty."""
         found: list[Any] = await self.call("weigh", [self.keys.intake(run)], None)

@@ -65,8 +65,9 @@ class SocketBuffers:
         self._most_bytes = 2 * _largest_buffer()  # of one socket: a message may begin where it is almost full
 
     def begin(self) -> None:
-        """Nothing but the server runs yet."""
-        self._own = self._counted()[0]
+        """Nothing but the server runs yet. Where the kernel does not tell how many sockets that has, all count."""
+        own, _ = self._counted()
+        self._own = 0 if own == UNKNOWN else own
 
     def held_bytes(self, few_bytes: int = 0) -> int:
         """Bytes in all of them. What the kernel does not tell counts as none, and so do sockets that are so few that
