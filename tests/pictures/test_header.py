@@ -203,15 +203,30 @@ def test_rows_that_contradict_themselves_are_refused(payload: dict[str, Any], sa
         taken_out(payload)
 
 
+@pytest.mark.parametrize("kind", [["image"], {}, {"a": 1}, 7, None, True], ids=repr)
+def test_a_part_may_say_anything_of_its_type(kind: object) -> None:
+    """Requests have lists and objects there, too. The control: looked up in a set, a list is a `TypeError`."""
+    odd = {"type": kind, "image": URL}
+    assert not has_images({"prompt": [{"content": [odd]}]})
+    with pytest.raises(ImageRefused, match="a part of type"):
+        taken_out({"prompt": [{"content": [{"type": "image", "image": URL}, odd]}]})
+
+
+@pytest.mark.parametrize("part", ["image", 7, None, ["image"]], ids=repr)
+def test_what_is_no_part_is_refused_beside_an_image(part: object) -> None:
+    with pytest.raises(ImageRefused, match="a part of type"):
+        taken_out({"prompt": [{"content": [part, {"type": "image", "image": URL}]}]})
+
+
 @pytest.mark.parametrize(
     "image",
     [
         "http://169.254.169.254/latest/meta-data/", "https://example.org/a.png", "file:///etc/passwd", "/etc/passwd",
         "ftp://host/a.png", "data:image/png,notbase64", "data:text/html;base64,AAAA", "", 7, None,
         {"path": "/etc/passwd"},
-        "data:image/png;base64,@@@@", "data:image/png;base64," + "A" * (MAX_BYTES * 2),
+        "data:image/png;base64,@@@@", "data:image/png;base64,ÄÖÜß", "data:image/png;base64," + "A" * (MAX_BYTES * 2),
     ],
-    ids=range(13),
+    ids=range(14),
 )  # fmt: skip
 def test_nothing_is_fetched_and_what_is_no_data_url_is_refused(image: object) -> None:
     with pytest.raises(ImageRefused):
