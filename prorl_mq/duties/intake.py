@@ -27,6 +27,8 @@ from prorl_mq.errors import (
     NotFound,
     NoWorkersYet,
     OverQuota,
+    PayloadUnavailable,
+    PayloadUnwritten,
     ProrlError,
     UnknownDataSource,
 )
@@ -76,7 +78,7 @@ ERROR_CHARS: Final = 2_000  # of an answer's error: it may quote the message
 FULL: Final = "Redis is full: acknowledge results, or give it more memory, then send the message again"
 STATUSES: Final[dict[type[ProrlError], int]] = {
     AddressRefused: 403, Conflict: 409, InvalidBatch: 422, InvalidCursor: 422, OverQuota: 429, NotFound: 404,
-    InvalidTask: 422, NoWorkersYet: 503, UnknownDataSource: 422,
+    InvalidTask: 422, NoWorkersYet: 503, UnknownDataSource: 422, PayloadUnavailable: 503, PayloadUnwritten: 503,
 }  # fmt: skip
 
 

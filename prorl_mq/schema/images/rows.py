@@ -52,10 +52,14 @@ def taken_out(payload: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     return plain, listed
 
 
+def sent(image: Any) -> Any:
+    """An image as it was sent, without the mapping that rows may have around it: verl's `{"bytes": …}`."""
+    return image.get("bytes") or image.get("image") or image.get("url") if isinstance(image, Mapping) else image
+
+
 def bytes_of(image: Any) -> SentImage:
-    """The bytes of an image as rows have it: a data: URL, bytes, or verl's `{"bytes": …}`. Raises `ImageRefused`."""
-    if isinstance(image, Mapping):
-        image = image.get("bytes") or image.get("image") or image.get("url")
+    """The bytes of an image as rows have it: a data: URL, bytes, or a mapping with one. Raises `ImageRefused`."""
+    image = sent(image)
     if isinstance(image, bytes | bytearray):
         return SentImage("", bytes(image))
     if not isinstance(image, str):
