@@ -18,6 +18,7 @@ from prorl_mq.schema.ids import GroupRef, RunRef
 from prorl_mq.schema.intake import IntakeAnswer, IntakeMessage, decode_answer, decode_message
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.task_schema import Schema
+from prorl_mq.service import submit
 from prorl_mq.store import results, work
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, ask, connect
@@ -170,14 +171,14 @@ async def test_a_message_that_meets_a_defect_is_answered_and_the_next_one_goes_o
     store: Store, raised: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The control is below: what is raised on leaves the message where it is, in front of the others."""
-    true = duty.submit.accept
+    true = submit.accept
 
     async def accept(*args: Any, **about: Any) -> Any:
         if args[2].batch_id == "bad":
             raise raised
         return await true(*args, **about)
 
-    monkeypatch.setattr(duty.submit, "accept", accept)
+    monkeypatch.setattr(submit, "accept", accept)
     await put(store, "m", encode({**GOOD, "reply": "bad", "batch": {**GOOD["batch"], "batch_id": "bad"}}))  # type: ignore[dict-item]
     await put(store, "m", encode(GOOD))
     await Intake(store).turn()
@@ -197,7 +198,7 @@ async def test_a_message_that_meets_an_outage_stays_for_the_next_turn(
 
     await put(store, "m", encode(GOOD))
     with monkeypatch.context() as patch:
-        patch.setattr(duty.submit, "accept", away)
+        patch.setattr(submit, "accept", away)
         with contextlib.suppress(OSError):
             await Intake(store).turn()
     assert await answers(store) == []

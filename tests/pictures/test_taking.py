@@ -183,15 +183,23 @@ async def test_an_image_that_a_batch_has_often_is_read_and_put_once(
     known: Queue, files: PayloadFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put: list[bytes] = []
-    looked: list[int] = []
-    write, shape = PayloadFiles.write, taking.shape_of
-    monkeypatch.setattr(
-        PayloadFiles, "write", lambda self, tenant, data: (put.append(data), write(self, tenant, data))[1]
-    )
-    monkeypatch.setattr(taking, "shape_of", lambda data: (looked.append(len(data)), shape(data))[1])
+    looked: list[bytes] = []
+    write, read = PayloadFiles.write, taking._read
+
+    def writes(self: PayloadFiles, tenant: str, data: bytes) -> PayloadFile:
+        put.append(data)
+        return write(self, tenant, data)
+
+    def reads(given: str | bytes) -> tuple[PayloadFile, bytes]:
+        found = read(given)
+        looked.append(found[1])
+        return found
+
+    monkeypatch.setattr(PayloadFiles, "write", writes)
+    monkeypatch.setattr(taking, "_read", reads)
     many = {"prompt": "<image>" * 3, "images": [url(RED), url(RED), {"bytes": BLUE}]}
     await submit.accept(known.store, TENANT, batch(many, many))
-    assert sorted(looked) == sorted([len(RED), len(BLUE)])
+    assert sorted(looked) == sorted([RED, BLUE])
     assert sorted(put) == sorted([RED, BLUE])
     names = {"prompt": "<image>" * 3, "images": [str(PayloadFile.of(RED))] * 3}
     put.clear()
