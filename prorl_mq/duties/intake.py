@@ -6,6 +6,7 @@ Each tenant's messages are taken in a task of its own, one after the other: larg
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, assert_never
@@ -26,6 +27,8 @@ from prorl_mq.errors import (
     NotFound,
     NoWorkersYet,
     OverQuota,
+    PayloadUnavailable,
+    PayloadUnwritten,
     ProrlError,
     UnknownDataSource,
 )
@@ -58,9 +61,10 @@ from prorl_mq.store.direct import cancellable, consumers, mail
 from prorl_mq.store.direct.mail import IntakeEntry, Mail, Weight
 from prorl_mq.store.pools import BackendInfo
 from prorl_mq.store.server import fitness
-from prorl_mq.store.server.faults import FaultKind, RedisError, kind_of
+from prorl_mq.store.server.faults import FAULTS, FaultKind, RedisError, is_everybodys, kind_of
 from prorl_mq.store.store import Store
 
+log = logging.getLogger("prorl_mq.duties")
 ALONE_AT_ONCE: Final = 16  # messages of an intake that is read alone
 LARGE_AT_ONCE: Final = 4  # intakes that are read alone, of all tenants
 IDLE_BLOCK_MS = 1_000
@@ -74,7 +78,7 @@ ERROR_CHARS: Final = 2_000  # of an answer's error: it may quote the message
 FULL: Final = "Redis is full: acknowledge results, or give it more memory, then send the message again"
 STATUSES: Final[dict[type[ProrlError], int]] = {
     AddressRefused: 403, Conflict: 409, InvalidBatch: 422, InvalidCursor: 422, OverQuota: 429, NotFound: 404,
-    InvalidTask: 422, NoWorkersYet: 503, UnknownDataSource: 422,
+    InvalidTask: 422, NoWorkersYet: 503, UnknownDataSource: 422, PayloadUnavailable: 503, PayloadUnwritten: 503,
 }  # fmt: skip
 
 
@@ -194,8 +198,9 @@ class Intake:
         await self.store.answer(message.run, message.entry, encode(answer))
 
     async def answer(self, run: RunRef, entry: str, body: bytes, *, other: bytes | None = None) -> IntakeAnswer:
-        """Carries one message out. Only an outage of Redis is raised: then the message is taken again. One that a full
-        Redis refuses is answered so: what lies behind it may free memory.
+        """Carries one message out. Only faults of Redis and outages are raised: then the message is taken again. One
+        that a full Redis refuses is answered so: what lies behind it may free memory. So is one that meets a defect of
+        ours, or it would stand in front of its run's others without limit.
         """
         reply = entry  # a message too broken to name its reply is answered under its own id
         try:
@@ -222,6 +227,11 @@ class Intake:
             if kind_of(error) is not FaultKind.FULL:
                 raise
             return IntakeAnswer(reply=reply, ok=False, status=429, error=FULL, retry_after_ms=2000)
+        except Exception as error:
+            if isinstance(error, FAULTS) or is_everybodys(error):
+                raise
+            log.exception("run=%s: the message %r of its intake meets a defect, and is answered so", run, reply)
+            return IntakeAnswer(reply=reply, ok=False, status=500, error=_defect(error)[:ERROR_CHARS])
         return IntakeAnswer(reply=reply, ok=True, value=value, status=200)
 
     async def _carry_out(self, run: RunRef, message: IntakeMessage) -> Any:
@@ -297,6 +307,13 @@ class Intake:
             why = f"Redis uses {share:.0%} of its memory, and lists runs here below {ADMIT_SHARE:.0%}"
             raise OverQuota(f"{why}: acknowledge results, or ask over HTTP", retry_after_ms=2000)
         return await runs.of_tenant(self.store, tenant_of(run))
+
+
+def _defect(error: Exception) -> str:
+    return (
+        f"the message was not carried out: the service raised {type(error).__name__}: {error}; that is a defect of it, "
+        "and its log has the traceback: report it, and send no message like this one"
+    )
 
 
 class _Reply(msgspec.Struct):

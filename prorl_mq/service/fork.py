@@ -42,6 +42,7 @@ from prorl_mq.service.fork_records import CannotFork, of_log, of_trajectory, sam
 from prorl_mq.service.images import taking
 from prorl_mq.service.submit import BLOB_BYTES, SentWith, digest_of, group_name, new_group, why_full
 from prorl_mq.store import batches, families, groups, jobs
+from prorl_mq.store.payloads.images import names
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
 
@@ -65,7 +66,8 @@ async def fork(
     """Stores a group of `order.n` jobs that begin with the turns 0 to `order.turn` of a job. A repeat of the same name
     is the same fork, also when the job is gone.
 
-    Raises `NotFound`, `Conflict` where the job cannot be forked there, `OverQuota` and `PayloadUnavailable`.
+    Raises `NotFound`, `Conflict` where the job cannot be forked there, `OverQuota`, `PayloadUnavailable` and
+    `PayloadUnwritten`.
     """
     parts = asked_job(ref)
     name = order.name or f"{parts.group[:60]}.{parts.sample}-t{order.turn}-n{order.n}"
@@ -89,7 +91,9 @@ async def _made(
         raise full
     for _ in range(TRIES):
         group = await _group(store, ref)
-        parent, sealed, copies = await _parent(store, ref, group, order)
+        parent, sealed, copies = await _parent(store, ref, group, order, direct=sent_with.direct)
+        if sent_with.direct and names(parent.payload):
+            raise _refused(ref, "its task has images, and who asks reads Redis alone: send the fork over HTTP")
         if order.turn + 1 >= parent.sampling.max_turns:
             raise _refused(ref, f"its rollouts end after {parent.sampling.max_turns} turns: fork it at an earlier turn")
         try:
@@ -141,7 +145,9 @@ async def _group(store: Store, ref: JobRef) -> StoredGroup:
     return group
 
 
-async def _parent(store: Store, ref: JobRef, group: StoredGroup, order: ForkOrder) -> tuple[GroupSpec, bytes, bool]:
+async def _parent(
+    store: Store, ref: JobRef, group: StoredGroup, order: ForkOrder, *, direct: bool
+) -> tuple[GroupSpec, bytes, bool]:
     """The spec of the job's group, its sealed part where the caller has given it, and whether Redis has that."""
     if group.spec is not None:
         return group.spec, b"", True
@@ -155,10 +161,11 @@ async def _parent(store: Store, ref: JobRef, group: StoredGroup, order: ForkOrde
             schema = (await families.load(store, [each.task.data_source]))[each.task.data_source]
             known = {each.task.data_source: schema}
             alone = msgspec.structs.replace(request, groups=[each])
-            [each] = (await taking.with_names(store, parts.tenant, alone, known)).groups  # noqa: PLW2901
-            made = new_group(request, parts.tenant, place, each, schema, SentWith())
+            taken = await taking.named(alone, known, direct=direct)
+            made = new_group(request, parts.tenant, place, taken.request.groups[0], schema, SentWith())
             if await groups.digest(store, parts.group_ref) != made.digest:
                 raise _refused(ref, "the batch that was sent with the fork is another one than was submitted")
+            await taking.put(store, parts.tenant, taken)
             return decode(made.open, GroupSpec), made.sealed, False
     raise _refused(ref, f"the batch that was sent with the fork has no group {parts.group!r} of run {parts.run!r}")
 

@@ -47,7 +47,8 @@ async def accept(
     A repeat of a whole batch takes no room, and is answered where new work is refused: its trainer may have to hear of
     it before it reads and acknowledges the results that take the room.
 
-    Raises `Conflict`, `OverQuota`, `UnknownDataSource`, `InvalidBatch`, `InvalidTask` or `RedisUnavailable`.
+    Raises `Conflict`, `OverQuota`, `UnknownDataSource`, `InvalidBatch`, `InvalidTask`, `PayloadUnwritten` or
+    `RedisUnavailable`.
     """
     _check(request)
     sent_with = SentWith(trace, direct)
@@ -56,7 +57,8 @@ async def accept(
     full, known = await asyncio.gather(why_full(store, run), families.load(store, sources))
     if full is not None and not await batches.exists(store, batch_ref(run, request.batch_id)):
         raise full
-    request = await taking.with_names(store, tenant, request, known, direct=direct)
+    taken = await taking.named(request, known, direct=direct)
+    request = taken.request
     groups = [
         new_group(request, tenant, place, group, known[group.task.data_source], sent_with)
         for place, group in enumerate(request.groups)
@@ -65,9 +67,11 @@ async def accept(
     batch = _new_batch(request, tenant, groups)
     stored_by = await batches.server(store) if store.synced else b""
     if full is None:
+        await taking.put(store, tenant, taken)
         statuses = await _store(store, request, batch, groups)
     else:
         statuses = await _stored(store, request, batch, groups, full=full)
+        await taking.put(store, tenant, taken)
     if store.synced:
         await batches.sync(store, batch.ref, stored_by=stored_by)
     return BatchAccepted(

@@ -1,5 +1,6 @@
 """The direct path: whatever lies on an intake stream is answered once and removed, and never stops it."""
 
+import contextlib
 import random
 import threading
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from prorl_mq.schema.ids import GroupRef, RunRef
 from prorl_mq.schema.intake import IntakeAnswer, IntakeMessage, decode_answer, decode_message
 from prorl_mq.schema.items import GroupSpec
 from prorl_mq.schema.task_schema import Schema
+from prorl_mq.service import submit
 from prorl_mq.store import results, work
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, ask, connect
@@ -162,6 +164,58 @@ async def test_an_answer_is_small_whatever_the_message_quotes(store: Store, wron
     [answer] = await answers(store)
     assert not answer.ok
     assert 20 < len(answer.error or "") <= 2_000
+
+
+@pytest.mark.parametrize("raised", [TypeError("unhashable type: 'list'"), KeyError("x"), RuntimeError("odd")], ids=repr)
+async def test_a_message_that_meets_a_defect_is_answered_and_the_next_one_goes_on(
+    store: Store, raised: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The control is below: what is raised on leaves the message where it is, in front of the others."""
+    true = submit.accept
+
+    async def accept(*args: Any, **about: Any) -> Any:
+        if args[2].batch_id == "bad":
+            raise raised
+        return await true(*args, **about)
+
+    monkeypatch.setattr(submit, "accept", accept)
+    await put(store, "m", encode({**GOOD, "reply": "bad", "batch": {**GOOD["batch"], "batch_id": "bad"}}))  # type: ignore[dict-item]
+    await put(store, "m", encode(GOOD))
+    await Intake(store).turn()
+    bad, good = await answers(store)
+    assert (bad.ok, bad.reply, bad.status) == (False, "bad", 500)
+    assert f"the service raised {type(raised).__name__}" in (bad.error or "")
+    assert good.ok
+    assert await store.read("XLEN", store.keys.intake(RUN)) == 0
+    assert any(each.exc_info for each in caplog.records), "the log has the traceback"
+
+
+async def test_a_message_that_meets_an_outage_stays_for_the_next_turn(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: Any, **__: Any) -> Any:
+        raise OSError("no route")
+
+    await put(store, "m", encode(GOOD))
+    with monkeypatch.context() as patch:
+        patch.setattr(submit, "accept", away)
+        with contextlib.suppress(OSError):
+            await Intake(store).turn()
+    assert await answers(store) == []
+    await Intake(store).turn()
+    [good] = await answers(store)
+    assert good.ok
+
+
+@pytest.mark.parametrize("kind", [["image"], {"a": 1}], ids=repr)
+async def test_a_part_of_an_odd_type_stops_no_intake(store: Store, kind: object) -> None:
+    odd = [{"role": "user", "content": [{"type": kind}]}]
+    await put(store, "m", encode(with_payload(x=1, prompt=odd)))
+    await put(store, "m", encode({**GOOD, "batch": {**GOOD["batch"], "batch_id": "next"}}))  # type: ignore[dict-item]
+    await Intake(store).turn()
+    odd_answer, good = await answers(store)
+    assert odd_answer.status in {200, 422}
+    assert good.ok
 
 
 async def test_an_entry_with_other_fields_is_answered(store: Store) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prorl_mq.schema.images.header import MAX_BYTES, MAX_IMAGES, MAX_PIXELS, ImageRefused, shape_of
+from prorl_mq.schema.images.header import MAX_BYTES, MAX_IMAGES, MAX_PIXELS, MAX_SEGMENTS, ImageRefused, shape_of
 from prorl_mq.schema.images.pixels import ImageUnreadable, decoded
 from prorl_mq.schema.images.placed import PromptImage
 from prorl_mq.schema.images.rows import bytes_of, has_images, taken_out
@@ -89,6 +89,19 @@ def test_what_is_no_image_or_too_large_is_refused_by_name(data: bytes, said: str
         shape_of(data)
 
 
+JPEG = drawn(30, 20, "red", "JPEG")
+
+
+def test_segments_in_front_of_a_jpegs_size_are_many_and_not_without_limit() -> None:
+    """Each is a step in Python. Long ones are none of bytes: a colour profile has megabytes."""
+    long = b"\xff\xe2\xff\xff" + bytes((1 << 16) - 3)
+    for front in (b"\xff\xe0\x00\x02" * (MAX_SEGMENTS - 20), long * 60, b"\xff" * (4 << 20)):
+        assert shape_of(JPEG[:2] + front + JPEG[2:]) == ("image/jpeg", 30, 20)
+    for each in (b"\xff\xe0\x00\x02", b"\xff\xe0\x00\x00", b"\xff\x01", b"\xff" * 9 + b"\x01"):
+        with pytest.raises(ImageRefused, match=f"more than {MAX_SEGMENTS} segments in front of its size"):
+            shape_of(JPEG[:2] + each * MAX_SEGMENTS + JPEG[2:])
+
+
 @pytest.mark.parametrize(
     ("data", "readable"),
     [
@@ -139,6 +152,30 @@ def test_an_image_that_says_two_sizes_is_refused() -> None:
     assert decoded(true).size == (30, 20)
     with pytest.raises(ImageUnreadable, match="has 30 by 20 pixels, and says 30 by 21"):
         decoded(PromptImage(kind=true.kind, width=30, height=21, data=true.data))
+
+
+def test_a_second_header_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The header that is looked at says 2 by 2 pixels, a later one 8,000 by 8,000. The control: what is decoded is
+    counted, also of an image with one header.
+    """
+    from PIL import ImageFile
+
+    loaded: list[tuple[int, int]] = []
+    load = ImageFile.ImageFile.load
+
+    def counted(self: Any) -> Any:
+        loaded.append(self.size)
+        return load(self)
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", counted)
+    small, large = png(2, 2, bytes(14)), png(8000, 8000)
+    data = small[:33] + large[8:33] + small[33:]
+    shape = shape_of(data)
+    with pytest.raises(ImageUnreadable, match="has 8000 by 8000 pixels, and says 2 by 2 at its start"):
+        decoded(PromptImage(kind=shape.kind, width=shape.width, height=shape.height, data=data))
+    assert not loaded
+    decoded(PromptImage(kind="image/png", width=2, height=2, data=small))
+    assert set(loaded) == {(2, 2)}
 
 
 def test_an_upright_image_and_one_on_white_is_what_the_model_sees() -> None:
@@ -203,15 +240,30 @@ def test_rows_that_contradict_themselves_are_refused(payload: dict[str, Any], sa
         taken_out(payload)
 
 
+@pytest.mark.parametrize("kind", [["image"], {}, {"a": 1}, 7, None, True], ids=repr)
+def test_a_part_may_say_anything_of_its_type(kind: object) -> None:
+    """Requests have lists and objects there, too. The control: looked up in a set, a list is a `TypeError`."""
+    odd = {"type": kind, "image": URL}
+    assert not has_images({"prompt": [{"content": [odd]}]})
+    with pytest.raises(ImageRefused, match="a part of type"):
+        taken_out({"prompt": [{"content": [{"type": "image", "image": URL}, odd]}]})
+
+
+@pytest.mark.parametrize("part", ["image", 7, None, ["image"]], ids=repr)
+def test_what_is_no_part_is_refused_beside_an_image(part: object) -> None:
+    with pytest.raises(ImageRefused, match="a part of type"):
+        taken_out({"prompt": [{"content": [part, {"type": "image", "image": URL}]}]})
+
+
 @pytest.mark.parametrize(
     "image",
     [
         "http://169.254.169.254/latest/meta-data/", "https://example.org/a.png", "file:///etc/passwd", "/etc/passwd",
         "ftp://host/a.png", "data:image/png,notbase64", "data:text/html;base64,AAAA", "", 7, None,
         {"path": "/etc/passwd"},
-        "data:image/png;base64,@@@@", "data:image/png;base64," + "A" * (MAX_BYTES * 2),
+        "data:image/png;base64,@@@@", "data:image/png;base64,ÄÖÜß", "data:image/png;base64," + "A" * (MAX_BYTES * 2),
     ],
-    ids=range(13),
+    ids=range(14),
 )  # fmt: skip
 def test_nothing_is_fetched_and_what_is_no_data_url_is_refused(image: object) -> None:
     with pytest.raises(ImageRefused):

@@ -12,6 +12,7 @@ from prorl_mq.schema.images.placed import Misplaced, PlacedImage, check_placed
 from prorl_mq.schema.images.rows import MARK
 from tests.agent.chat import tooled
 from tests.pictures.seeing import picture, processor, seeing_renderer
+from workers.agent import renderer as rendering
 from workers.agent.hermes import Message
 from workers.agent.pictures import messages as pictured
 from workers.agent.pictures import vision
@@ -81,6 +82,34 @@ def test_a_text_that_holds_the_token_is_refused(renderer: Renderer) -> None:
         else:
             with pytest.raises(ImagesMismatched, match="1 images, and its ids have 2 places"):
                 renderer.opening(messages)
+
+
+def test_a_processor_that_fails_is_loaded_once_a_minute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Others wait for it meanwhile. The control: a minute later it is loaded again, and then kept."""
+    made, fails, loads = seeing_renderer(), [True], [0]
+    found, made._vision, made._directory = made.vision(), None, tmp_path
+    now = [1000.0]
+
+    def load(*_: object) -> Any:
+        loads[0] += 1
+        if fails[0]:
+            raise ImageExtraMissing("no torchvision")
+        return found
+
+    monkeypatch.setattr(vision, "load", load)
+    monkeypatch.setattr(rendering, "monotonic", lambda: now[0])
+    for _ in range(3):
+        with pytest.raises(ImageExtraMissing, match="no torchvision"):
+            made.vision()
+    assert loads == [1]
+    now[0] += rendering.BLIND_S
+    with pytest.raises(ImageExtraMissing):
+        made.vision()
+    assert loads == [2]
+    fails[0] = False
+    now[0] += rendering.BLIND_S
+    assert made.vision() is made.vision() is found
+    assert loads == [3]
 
 
 def test_text_alone_is_rendered_as_by_a_model_without_vision(renderer: Renderer) -> None:

@@ -1,5 +1,6 @@
 """Calls with images: one id for each on the way, and the answer's ids and places compared with ours."""
 
+import threading
 from typing import Any
 
 import msgspec
@@ -9,7 +10,16 @@ from tests.pictures.seeing import picture
 from tests.unit.workers.inference.conftest import request
 from workers.inference.assignment import Endpoint, WireProtocol
 from workers.inference.clients import InferenceClients
-from workers.inference.pictures import ImagesDiffer, ImagesUnsupported, Picture, check_read, collapsed, without
+from workers.inference.pictures import (
+    ImagesDiffer,
+    ImagesUnsupported,
+    Picture,
+    check_read,
+    collapsed,
+    data_url,
+    parts,
+    without,
+)
 from workers.inference.policy import StickyPolicy
 from workers.inference.protocol import Completion
 from workers.inference.protocols.vllm_generate import VllmGenerate
@@ -33,6 +43,30 @@ def test_one_id_stands_for_an_image_on_the_way() -> None:
     assert sent["return_token_ids"]
     plain = msgspec.json.decode(client._encode(endpoint, request(prompt_ids=IDS), streams=False))
     assert not {"content_parts", "return_token_ids"} & plain.keys()
+
+
+def test_an_image_that_is_there_often_is_one_text_of_base64() -> None:
+    many = [Picture(image=RED, start=at, length=1, pad=PAD) for at in range(8)]
+    urls = [each["url"] for each in parts([*many, *SHOWN])]
+    assert urls == [data_url(each.image) for each in (*many, *SHOWN)]
+    assert len({id(each) for each in urls}) == 2
+
+
+async def test_a_call_with_images_is_written_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: one of text is not, which would cost more than it takes."""
+    threads: list[bool] = []
+
+    def encode(*_: Any, **__: Any) -> bytes:
+        threads.append(threading.current_thread() is not threading.main_thread())
+        raise ImagesUnsupported("written")
+
+    monkeypatch.setattr(VllmGenerate, "_encode", encode)
+    client = VllmGenerate(ANY, ANY)
+    endpoint = Endpoint(address="http://b", protocol=WireProtocol.VLLM_GENERATE)
+    for asked in (request(prompt_ids=IDS, pictures=SHOWN), request(prompt_ids=IDS)):
+        with pytest.raises(ImagesUnsupported):
+            await client.generate(endpoint, asked)
+    assert threads == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import functools
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from prorl_mq.clock import monotonic
 from workers.agent.formats.interface import Format, Model
 from workers.agent.formats.registry import chosen, no_tools
 from workers.agent.hermes import Message
@@ -18,6 +19,8 @@ from workers.agent.pictures import messages as pictured
 from workers.agent.pictures import vision
 from workers.agent.template import ChatTemplate, NoTools, TemplateError
 from workers.agent.tools import Tool
+
+BLIND_S: Final = 60.0  # until a processor that failed is loaded again: storage may have been away
 
 
 class Renderer:
@@ -43,6 +46,8 @@ class Renderer:
         self._directory = directory
         self._vision: vision.Vision | None = None
         self._looking = threading.Lock()
+        self._blind: Exception | None = None  # why there is none
+        self._blind_until = 0.0
 
     @property
     def end_of_turn(self) -> int:
@@ -91,14 +96,27 @@ class Renderer:
         seen = self.vision()
         return seen.expanded(self.prompt(pictured.placed(messages), tools), images)
 
+    def _seen(self) -> vision.Vision:
+        if self._directory is None:
+            raise vision.NoVision(f"the rollout has images, and {self.name} is no model's directory")
+        self._template.shows_images = True
+        return vision.load(self._directory, self._template)
+
     def vision(self) -> vision.Vision:
-        """The images of the model: loaded and proved when they are first asked for. Raises `NoVision`."""
+        """The images of the model: loaded and proved when they are first asked for. A failure is kept for a minute:
+        each try takes seconds, in which every other job with images waits.
+
+        Raises `NoVision` or `ImageExtraMissing`.
+        """
         with self._looking:
+            if self._blind is not None and monotonic() < self._blind_until:
+                raise self._blind.with_traceback(None)
             if self._vision is None:
-                if self._directory is None:
-                    raise vision.NoVision(f"the rollout has images, and {self.name} is no model's directory")
-                self._template.shows_images = True
-                self._vision = vision.load(self._directory, self._template)
+                try:
+                    self._vision = self._seen()
+                except Exception as error:
+                    self._blind, self._blind_until = error, monotonic() + BLIND_S
+                    raise
             return self._vision
 
     def after(self, tail: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:

@@ -69,8 +69,9 @@ def collapsed(ids: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
 
 
 def parts(pictures: Sequence[Picture]) -> list[dict[str, str]]:
-    """The images as vLLM's `content_parts` has them."""
-    return [{"type": "image_url", "url": data_url(each.image)} for each in pictures]
+    """The images as vLLM's `content_parts` has them. One that is there many times is one text."""
+    urls = {id(image): data_url(image) for image in {id(each.image): each.image for each in pictures}.values()}
+    return [{"type": "image_url", "url": urls[id(each.image)]} for each in pictures]
 
 
 def data_url(image: PromptImage) -> str:

@@ -135,7 +135,8 @@ class RunStage:
         """Reads the task's images, for whoever asks the policy in this task. Raises `PayloadUnavailable`."""
         found = images.names(work.spec.payload)
         if found:
-            shown.enter([await images.image(self._store, work.held.ref, each) for each in found])
+            read = {each: await images.image(self._store, work.held.ref, each) for each in dict.fromkeys(found)}
+            shown.enter([read[each] for each in found])
 
     def _continues(self, work: Work, log: JobLog | None) -> bool:
         """True if a later attempt may continue with this one's turns, or with those of an attempt before."""

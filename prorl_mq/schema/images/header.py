@@ -1,5 +1,6 @@
 """Reads what kind an image is and how large, from its first bytes: nothing is decoded, and nobody needs a library."""
 
+import re
 from typing import Final, NamedTuple
 
 MAX_BYTES: Final = 8 << 20
@@ -7,8 +8,10 @@ MAX_PIXELS: Final = 4096 * 4096
 MAX_SIDE: Final = 1 << 14
 MAX_IMAGES: Final = 64  # of one task
 MAX_TASK_BYTES: Final = 32 << 20  # of its images together: its trajectories have them, too
+MAX_SEGMENTS: Final = 4096  # of a JPEG in front of its size: a photo has a dozen, with a long colour profile 200
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _FRAMES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})  # JPEG's markers that tell a size
+_PADDING: Final = re.compile(rb"\xff+")
 _BARE: Final = frozenset({0x01, *range(0xD0, 0xD9)})  # its markers without a length
 
 
@@ -52,16 +55,18 @@ def _shape(data: bytes) -> ImageShape | None:
 
 
 def _jpeg(data: bytes) -> ImageShape | None:
+    """Steps from segment to segment, over each one's padding at once. Raises `ImageRefused` where there are many."""
     at = 2
-    while at + 4 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xFF or marker in _BARE:  # padding, or a marker of two bytes
-            at += 1 if marker == 0xFF else 2
-        elif marker in _FRAMES:
-            return ImageShape("image/jpeg", _big(data, at + 7, 2), _big(data, at + 5, 2))
-        else:
-            at += 2 + max(2, _big(data, at + 2, 2))
-    return None
+    for _ in range(MAX_SEGMENTS):
+        padded = _PADDING.match(data, at)
+        if padded is None or padded.end() + 3 > len(data):
+            return None
+        at = padded.end()  # of the marker's second byte
+        marker = data[at]
+        if marker in _FRAMES:
+            return ImageShape("image/jpeg", _big(data, at + 6, 2), _big(data, at + 4, 2))
+        at += 1 if marker in _BARE else 1 + max(2, _big(data, at + 1, 2))
+    raise ImageRefused(f"it has more than {MAX_SEGMENTS} segments in front of its size: write it again without them")
 
 
 def _webp(data: bytes) -> ImageShape | None:

@@ -36,21 +36,27 @@ def decoded(image: PromptImage, number: int = 0) -> Any:
             f"images need Pillow in this environment: install prorl-mq[images] ({error})"
         ) from error
     try:
-        opened: Any = Image.open(io.BytesIO(image.data), formats=_FORMATS)
-        if opened.size == (image.width, image.height):
-            opened.load()
+        opened = _opened(Image, image, number)
+        opened.load()
         upright = opened
         with contextlib.suppress(Exception):  # as vLLM does: what it cannot read turns nothing
             upright = ImageOps.exif_transpose(opened)
-        found = _on_white(Image, upright)
+        return _on_white(Image, upright)
+    except ImageUnreadable:
+        raise
     except Exception as error:  # decoders of broken data raise what they like
         raise ImageUnreadable(
             f"image {number} ({image.kind}, {len(image.data)} bytes) cannot be decoded: {type(error).__name__}: {error}"
         ) from error
+
+
+def _opened(library: Any, image: PromptImage, number: int) -> Any:
+    """Nothing of it is decoded. Raises `ImageUnreadable` for a size that was not looked at: chunks may say others."""
+    opened: Any = library.open(io.BytesIO(image.data), formats=_FORMATS)
     if opened.size != (image.width, image.height):
         size = f"{opened.width} by {opened.height} pixels"
         raise ImageUnreadable(f"image {number} has {size}, and says {image.width} by {image.height} at its start")
-    return found
+    return opened
 
 
 def _on_white(library: Any, image: Any) -> Any:

@@ -5,7 +5,6 @@ A message in parts (`{"type": "image_url", "image_url": {"url": "data:..."}}`) b
 """
 
 import base64
-import binascii
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -53,10 +52,14 @@ def taken_out(payload: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     return plain, listed
 
 
+def sent(image: Any) -> Any:
+    """An image as it was sent, without the mapping that rows may have around it: verl's `{"bytes": …}`."""
+    return image.get("bytes") or image.get("image") or image.get("url") if isinstance(image, Mapping) else image
+
+
 def bytes_of(image: Any) -> SentImage:
-    """The bytes of an image as rows have it: a data: URL, bytes, or verl's `{"bytes": …}`. Raises `ImageRefused`."""
-    if isinstance(image, Mapping):
-        image = image.get("bytes") or image.get("image") or image.get("url")
+    """The bytes of an image as rows have it: a data: URL, bytes, or a mapping with one. Raises `ImageRefused`."""
+    image = sent(image)
     if isinstance(image, bytes | bytearray):
         return SentImage("", bytes(image))
     if not isinstance(image, str):
@@ -69,7 +72,7 @@ def bytes_of(image: Any) -> SentImage:
         raise ImageRefused(f"it has more than {MAX_BYTES} bytes: scale it down, or compress it")
     try:
         return SentImage((found[1] or "").lower(), base64.b64decode(image[found.end() :], validate=True))
-    except binascii.Error as error:
+    except ValueError as error:  # also a character outside ASCII
         raise ImageRefused(f"its data: URL is no base64: {error}") from None
 
 
@@ -77,9 +80,7 @@ def in_parts(payload: Mapping[str, Any]) -> Iterator[str]:
     """The fields with messages of which one has an image in a part."""
     for name in _MESSAGES:
         value = payload.get(name)
-        if isinstance(value, list) and any(
-            isinstance(part, Mapping) and part.get("type") in _PARTS for part in _parts(value)
-        ):
+        if isinstance(value, list) and any(_kind(part) in _PARTS for part in _parts(value)):
             yield name
 
 
@@ -90,13 +91,19 @@ def _parts(messages: Sequence[Any]) -> Iterator[Any]:
             yield from content
 
 
+def _kind(part: Any) -> str:
+    """The type that a part says it has; empty for what is no part, or has none that is a text."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    return kind if isinstance(kind, str) else ""
+
+
 def _flat(message: Any, listed: list[Any]) -> Any:
     """A message with marks in its text; its images go behind the others."""
     if not isinstance(message, Mapping) or not isinstance(message.get("content"), list):
         return message
     told = []
     for part in message["content"]:
-        kind = part.get("type") if isinstance(part, Mapping) else None
+        kind = _kind(part)
         if kind in _TEXTS and isinstance(part.get("text"), str):
             told.append(part["text"])
         elif kind in _PARTS:
@@ -104,7 +111,8 @@ def _flat(message: Any, listed: list[Any]) -> Any:
             listed.append(value.get("url") if isinstance(value, Mapping) and "url" in value else value)
             told.append(MARK)
         else:
-            raise ImageRefused(f"a message has a part of type {kind!r}: text and images are taken")
+            said = part.get("type") if isinstance(part, Mapping) else part
+            raise ImageRefused(f"a message has a part of type {str(said)[:40]!r}: text and images are taken")
     return {**message, "content": "".join(told)}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from prorl_mq.errors import InvalidTask, PayloadUnavailable, PayloadUnwritten
-from prorl_mq.schema.images.header import ImageRefused, shape_of
+from prorl_mq.schema.images.header import MAX_BYTES, ImageRefused, shape_of
 from prorl_mq.schema.images.placed import PromptImage
 from prorl_mq.schema.images.rows import FIELD
 from prorl_mq.store.payloads import reading, writing
@@ -51,8 +51,11 @@ def names(payload: Mapping[str, Any]) -> list[str]:
 
 async def image(store: Store, owner: str, name: str, *, within_s: float = reading.READ_S) -> PromptImage:
     """An image of a task. Raises `PayloadUnavailable`, or `ImageRefused` where the name is that of something else."""
-    if named_file(name) is None:
+    file = named_file(name)
+    if file is None:
         raise ImageRefused(f"{name[:80]!r} names no image")
+    if file.size > MAX_BYTES:  # before a trajectory of gigabytes is read for it
+        raise ImageRefused(f"{name} names no image: it has more than {MAX_BYTES} bytes")
     data = await reading.get(store, owner, name, within_s=within_s)
     if data is None:
         raise PayloadUnavailable(f"the image {name} is gone")

@@ -67,11 +67,15 @@ async def put(
 
 
 async def put_content(files: PayloadFiles, tenant: str, data: bytes) -> PayloadFile | None:
-    """Stores bytes in a file that their tenant can name; None where there is no directory.
+    """Stores bytes in a file that their tenant can name, and leaves room for trajectories; None where there is no
+    directory.
 
     Raises `OSError` and `TimeoutError`.
     """
-    return await _written(files, tenant, data) if await in_thread(lambda: files.there) else None
+    if not await in_thread(lambda: files.there):
+        return None
+    await in_thread(lambda: files.require_spare(len(data)))
+    return await _written(files, tenant, data)
 
 
 async def put_spare(store: Store, ref: JobRef, data: bytes) -> PayloadFile:

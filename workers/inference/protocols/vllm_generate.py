@@ -7,6 +7,7 @@ sampled from. Two wire shapes of a log-probability entry are read: `token_id` (0
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -198,7 +199,8 @@ class VllmGenerate:
         tokens = None if request.pictures else self._lossy.streamed(backend.address, request.arrived)
         stream = _Stream(backend.address, tokens) if tokens is not None else None
         events = stream.event if stream is not None else None
-        body = self._encode(backend, request, streams=stream is not None)
+        encode = partial(self._encode, backend, request, streams=stream is not None)
+        body = await asyncio.to_thread(encode) if request.pictures else encode()  # base64 of up to 32 MiB
         try:
             answer = await self._lossy.post(self._transport, backend.address, ROUTE, body, request, events)
         except asyncio.CancelledError:
