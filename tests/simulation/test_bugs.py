@@ -30,7 +30,7 @@ SILENT: dict[str, Any] = {**FAULTS, "batches": 6, "kinds": frozenset({"silent"})
 ROLES: dict[str, Any] = {**FAULTS, "kinds": frozenset({"hard_role"})}
 CLOCKS: dict[str, Any] = {**FAULTS, "kinds": frozenset({"clock_step", "kill_worker"})}
 SET_BACK: dict[str, Any] = {**FAULTS, "kinds": frozenset({"clock_step"})}
-LOST_TAILS: dict[str, Any] = {**FAULTS, "kinds": frozenset({"lost_tail"}), "reads_again": False}
+LOST_TAILS: dict[str, Any] = {**FAULTS, "faults_s": 6.0, "kinds": frozenset({"lost_tail"}), "reads_again": False}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ UNIX_MEMORY, INET_MEMORY = 5, 7  # the attribute that both are asked for
 RECEIVED, SENT, QUEUED, BACKLOG = 0, 2, 5, 7  # in it, of 4 bytes each
 DUMP_BYTES = 1 << 18
 ANSWER_S = 1.0
-UNKNOWN = 1 << 20  # sockets: as many as there may be
+UNCOUNTED = 1 << 20  # sockets: as many as there may be
 
 
 def _largest_buffer() -> int:
@@ -67,7 +67,7 @@ class SocketBuffers:
     def begin(self) -> None:
         """Nothing but the server runs yet. Where the kernel does not tell how many sockets that has, all count."""
         own, _ = self._counted()
-        self._own = 0 if own == UNKNOWN else own
+        self._own = 0 if own == UNCOUNTED else own
 
     def held_bytes(self, few_bytes: int = 0) -> int:
         """Bytes in all of them. What the kernel does not tell counts as none, and so do sockets that are so few that
@@ -92,7 +92,7 @@ class SocketBuffers:
             found = {row[0]: int(row[2]) for row in rows}
             return found["sockets:"], bool(found["TCP:"] or found.get("TCP6:"))
         except (OSError, LookupError, ValueError):
-            return UNKNOWN, True
+            return UNCOUNTED, True
 
     def _held(self, question: bytes, size: int, memory_attribute: int) -> int:
         if self._socket is None:

@@ -33,7 +33,7 @@ def rows() -> dict[str, list[str]]:
 
 
 def classes() -> dict[str, type[Exception]]:
-    """Every exception of workers, sandboxes and the store that carries a cause."""
+    """Every exception of ours that carries a cause."""
     for package in (workers, sandbox):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if "__main__" not in module.name and not module.name.startswith("sandbox.server"):
@@ -43,7 +43,7 @@ def classes() -> dict[str, type[Exception]]:
     while left:
         for kind in left.pop().__subclasses__():
             left.append(kind)
-            ours = kind.__module__.split(".")[0] in {"workers", "sandbox"} or kind.__module__ == "prorl_mq.errors"
+            ours = kind.__module__.split(".")[0] in {"workers", "sandbox", "prorl_mq"}
             if ours and hasattr(kind, "cause"):
                 found[kind.__name__] = kind
     return found
