@@ -15,7 +15,7 @@ import pytest
 
 from sandbox.host import unprivileged
 from sandbox.server.accounting.looking import LookingProc
-from sandbox.server.accounting.sockets import UNKNOWN, SocketBuffers
+from sandbox.server.accounting.sockets import UNCOUNTED, SocketBuffers
 from sandbox.server.processes import Proc, Process
 from sandbox.server.watchdog import REST_S, CountedFiles, Watchdog
 
@@ -132,10 +132,10 @@ def test_sockets_are_asked_for_where_their_number_was_not_known_at_first(
     """The control is a count from which more are taken than there can be."""
     buffers = SocketBuffers(Proc())
     with monkeypatch.context() as patched:
-        patched.setattr(buffers, "_counted", lambda: (UNKNOWN, True))
+        patched.setattr(buffers, "_counted", lambda: (UNCOUNTED, True))
         buffers.begin()
     if not guarded:
-        buffers._own = UNKNOWN
+        buffers._own = UNCOUNTED
     monkeypatch.setattr(buffers, "_counted", lambda: (9, False))
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with one, other:
