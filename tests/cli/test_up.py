@@ -73,12 +73,17 @@ def test_tasks_go_in_and_samples_come_out_and_sigterm_leaves_nothing(
     assert_unlocked(service.state / "redis")
 
 
+def tokens_of_ann(directory: Path) -> Path:
+    tokens = directory / "tokens.toml"
+    tokens.write_text('[tenants.ann]\ntoken = "secret-of-ann"\n')
+    tokens.chmod(0o600)
+    return tokens
+
+
 def test_beyond_loopback_a_tenants_token_opens_the_service_and_the_operator_gives_it_backends(
     up: Start, start_backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokens = tmp_path / "tokens.toml"
-    tokens.write_text('[tenants.ann]\ntoken = "secret-of-ann"\n')
-    tokens.chmod(0o600)
+    tokens = tokens_of_ann(tmp_path)
     monkeypatch.setenv("PRORL_TOKEN", "secret-of-ann")
     service = up("--sandbox", "none", "--host", "0.0.0.0", "--tokens", tokens, "--backend", start_backend())
     monkeypatch.delenv("PRORL_TOKEN")
@@ -106,9 +111,7 @@ def test_a_backend_of_nobody_is_refused_beside_tokens(tmp_path: Path) -> None:
 def test_a_backend_of_an_unknown_tenant_is_refused_beside_tokens(
     up: Start, start_backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokens = tmp_path / "tokens.toml"
-    tokens.write_text('[tenants.ann]\ntoken = "secret-of-ann"\n')
-    tokens.chmod(0o600)
+    tokens = tokens_of_ann(tmp_path)
     monkeypatch.setenv("PRORL_TOKEN", "secret-of-bob")
     service = up("--sandbox", "none", "--tokens", tokens, "--backend", start_backend())
     assert "PRORL_TOKEN is not in the file of --tokens" in service.wait_for("PRORL_TOKEN")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.vllm_server import serving
-from tests.vllm.server import ROOT, state_directory
+from tests.vllm.server import ROOT, share_one_server, state_directory
 from workers.inference.clients import InferenceClients
 from workers.inference.probe import Probed, probe
 
@@ -23,13 +23,7 @@ collect_ignore_glob = [] if os.environ.get(PLACE) else ["test_*.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process runs them all: they share one server."""
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.vllm)
-            item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.timeout(500))
-            item.add_marker(pytest.mark.xdist_group("vision"))
+    share_one_server(items, HERE)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import pytest
 
 from bench.vllm_server import serving
 from tests.vllm.scoring import Scorer
-from tests.vllm.server import state_directory
+from tests.vllm.server import share_one_server, state_directory
 from workers.inference.clients import InferenceClients
 from workers.inference.probe import Probed, probe
 
@@ -28,13 +28,7 @@ DISTORTING = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process runs them all: they share one server."""
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.vllm)
-            item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.timeout(500))
-            item.add_marker(pytest.mark.xdist_group("vllm"))
+    share_one_server(items, HERE)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Where the vLLM for tests is."""
+"""Where the vLLM for tests is, and which tests share one."""
 
 import os
 from pathlib import Path
@@ -17,3 +17,13 @@ def state_directory() -> Path:
             pytest.fail(missing)
         pytest.skip(missing)
     return state
+
+
+def share_one_server(items: list[pytest.Item], directory: Path) -> None:
+    """One process runs all tests of a directory."""
+    for item in items:
+        if item.path.is_relative_to(directory):
+            item.add_marker(pytest.mark.vllm)
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.timeout(500))
+            item.add_marker(pytest.mark.xdist_group(directory.name))
