@@ -266,6 +266,9 @@ soak: setup sandbox-tools  ## kills at random moments, hostile agents, and rando
 	PRORL_SOAK=1 $(PY) -m pytest -n $(CORES) --dist loadgroup --timeout 7200 tests/properties
 	PRORL_CHAOS_SEEDS=$(SEEDS) PRORL_CHAOS_JOBS=$(JOBS) PRORL_CHAOS_BOXES=$(BOXES) PRORL_CHAOS_KINDS=bubblewrap,apptainer $(PY) -m pytest -m chaos --timeout 1800 tests/chaos
 
+soak-mixed: setup sandbox-tools swe-images agents  ## two tenants, DAPO, SWE-bench, a harness, new weights, fail-overs, upgrades and kills at once, then fsck (an hour; MINUTES=60)
+	PRORL_SOAK_MINUTES=$(or $(MINUTES),60) $(PY) -m pytest -s -q tests/chaos/mixed.py
+
 simulate: setup  ## histories of seeds on a virtual clock and a simulated network (SEEDS=500, 7-7 or fresh:500; JOBS=2)
 	$(PY) -m tests.simulation --seeds $(if $(filter file,$(origin SEEDS)),500,$(SEEDS)) --jobs $(if $(filter file,$(origin JOBS)),$(CORES),$(JOBS))
 

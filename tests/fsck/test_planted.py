@@ -15,7 +15,8 @@ from prorl_mq.schema.messages import GroupRecord, Outcome
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.schema.trajectory import ForkedFrom
 from prorl_mq.service.fsck.look import look
-from prorl_mq.store.audit.reads import TYPES
+from prorl_mq.store.audit.reads import TYPES, Key
+from prorl_mq.store.layout import keys as layout
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch
 
@@ -272,6 +273,32 @@ async def test_an_ill_named_key_of_any_kind_is_a_violation(busy: Queue) -> None:
     assert {key for key in planted if key.endswith(TOO_LONG)} <= {
         key for number, key in await found(busy) if number == 26
     }
+
+
+EXAMPLES = {"R": "t:r", "B": "t:r:b", "G": "t:r:g", "J": "t:r:g:0", "T": "t", "S": "init", "P": "t:policy", "D": "reap",
+            "NODE": "n0", "FAMILY": "math", "NAME": "run-n0-1", "TOKEN": "5", "KIND": "trajectory"}  # fmt: skip
+
+
+def tabled() -> list[tuple[str, str]]:
+    """Each kind of key that the table in `keys.py` names, as an example, with its type."""
+    found = list[tuple[str, str]]()
+    for line in layout.__doc__.splitlines():
+        names, _, rest = line.strip("| ").partition(" | ")
+        if line.startswith("| ") and names != "key":
+            each, kinds = names.split(", "), rest.partition(" | ")[0].split(", ")
+            found += zip(each, kinds if len(kinds) > 1 else kinds * len(each), strict=True)
+    return [(re.sub("[A-Z]+", lambda part: EXAMPLES[part[0]], name), kind) for name, kind in found]
+
+
+async def test_fsck_knows_every_key_of_the_table(busy: Queue) -> None:
+    """And the table every kind that fsck knows."""
+    prefix, keys = busy.keys.prefix, tabled()
+    types = {"integer": "string"}
+    strange = [
+        name for name, kind in keys if not Key(prefix + name, *name.partition(":")[::2], types.get(kind, kind), -1).fits
+    ]
+    assert strange == []
+    assert {name.partition(":")[0] for name, _ in keys} | {"stage"} >= TYPES.keys()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from prorl_mq.schema.ids import GroupRef
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server import replicas
 from prorl_mq.store.server.connection import RedisSettings, connect
+from prorl_mq.store.server.faults import RedisError
 from prorl_mq.store.store import Store
 from tests.conftest import binaries
 from tests.support.queue import RUN, Queue
@@ -98,7 +99,7 @@ class Stand(Writers):
         """The chain is as replicated mode wants it."""
 
         async def seen() -> bool:
-            with contextlib.suppress(RedisUnavailable, OSError):
+            with contextlib.suppress(RedisUnavailable, RedisError, OSError):
                 return not replicas.faults(*await replicas.look(self.store, self.settings))
             return False
 

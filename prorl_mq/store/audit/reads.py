@@ -27,7 +27,7 @@ TYPES: Final = {
     "group": HASH, "job": HASH, "open": STRING, "sealed": STRING, "fork": HASH, "blob": STRING, "results": STREAM,
     "intake": STREAM, "policy": HASH, "lanes": SET, "intakes": SET, "pools": SET, "bytes": STRING, "duty": STRING,
     "prorl": SET, "schemas": HASH, "families": HASH, "breakers": HASH, "answers": ZSET, "cancellable": SET,
-    "to_cancel": SET, "archive": STREAM, "archiving": ZSET, "archive_state": HASH,
+    "to_cancel": SET, "archive": STREAM, "archiving": ZSET, "archive_state": HASH, "mark": STRING, "images": HASH,
 }  # fmt: skip
 _RUN, _OF_RUN, _JOB = r"[^:]+:[^:]+", r"[^:]+:[^:]+:[^:]+", r"[^:]+:[^:]+:[^:]+:[0-9]+"
 _POOL = r"[^:]+(:[^:]+)?"  # of a tenant, or of an older release
@@ -39,11 +39,11 @@ NAMES: Final = {
     "sealed": _OF_RUN, "fork": _OF_RUN, "blob": f"{_JOB}:[^:]+:[^:]+", "results": _RUN,
     "answers": _RUN, "archive": _RUN, "intake": _RUN, "cancellable": _RUN, "to_cancel": "[^:]+",
     "intakes": "([^:]+)?", "pool": f"{_POOL}(:info)?", "policy": f"{_POOL}(:update)?", "lanes": "(families)?",
-    "paused": "(runs)?", "bytes": "eval", "duty": ".+",
+    "paused": "(runs)?", "bytes": "eval", "duty": ".+", "mark": "([^:]+)?", "images": "(jobs)?",
 }  # fmt: skip
 WITH_INTAKE: Final = frozenset({"results", "answers"})  # kinds that a trainer has before its run's first batch
 OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried", "run", "answers", "cancellable", "batches"})
-TEMPORARY: Final = frozenset({"worker", "duty"})  # keys that always have a TTL
+TEMPORARY: Final = frozenset({"worker", "duty", "mark"})  # keys that always have a TTL
 
 
 class Reads(Protocol):
