@@ -115,7 +115,7 @@ class Loop(asyncio.base_events.BaseEventLoop):
         self._random = random
         self._permute = permute
         self._shuffle_all = shuffle_all
-        self._turns_left = TURNS
+        self.turns_left = TURNS
         self._now = 0.0
         self._timers: list[Due] = []
         self.graveyard: list[Any] = []
@@ -183,8 +183,8 @@ class Loop(asyncio.base_events.BaseEventLoop):
         """One turn: what is due becomes ready, then everything that is ready runs."""
         ready: Any = self._ready  # type: ignore[attr-defined]
         timers = self._timers
-        self._turns_left -= 1
-        if self._turns_left < 0:
+        self.turns_left -= 1
+        if self.turns_left < 0:
             raise Stuck("the history takes too many turns")
         while timers and timers[0].timer._cancelled:
             heapq.heappop(timers)

@@ -210,9 +210,12 @@ class Network:
         elif (reply := self._try(parked)) is not None:
             self._reply(link, [reply])
         elif link.open:
-            for key in parked.keys:
-                self._parked.setdefault(key, []).append(parked)
+            self._park(parked)
             self._later(_block_s(commands[0]), self._give_up, parked)
+
+    def _park(self, parked: Parked) -> None:
+        for key in parked.keys:
+            self._parked.setdefault(key, []).append(parked)
 
     def _repeat(self, who: str, commands: Sequence[Command]) -> None:
         """A call that its caller had given up and sent again arrives as well; nobody waits for this answer."""

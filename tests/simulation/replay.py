@@ -35,7 +35,7 @@ class Outcome:
 def play(server: Server, options: Options, faults: list[Fault] | None = None) -> Outcome:
     """One history from the beginning to its end."""
     began = time.monotonic()
-    with _no_collection():
+    with no_collection():
         world = World(server, options, faults)
         findings = world.play()
         network = world.network
@@ -57,7 +57,7 @@ def play(server: Server, options: Options, faults: list[Fault] | None = None) ->
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """The collector runs between histories alone: what it frees of killed processes runs their `finally`. It leaves out
     what was there before the first one: the modules.
     """

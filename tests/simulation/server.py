@@ -77,6 +77,10 @@ class Server:
             else:
                 return link
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def close(self) -> None:
         """SIGKILL: with its clock standing still the server never looks at SIGTERM."""
         self._socket.close()

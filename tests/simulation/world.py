@@ -223,7 +223,7 @@ class World:
         if process.drained:
             worker.drain()
         try:
-            await worker.run(_stage(stage, worker))
+            await worker.run(stage_of(stage, worker))
         finally:
             with contextlib.suppress(Exception):
                 await redis.aclose()
@@ -260,7 +260,7 @@ class World:
         return "\n".join(lines)
 
 
-def _stage(stage: Stage, worker: Worker) -> StageRunner:
+def stage_of(stage: Stage, worker: Worker) -> StageRunner:
     if stage is Stage.INIT:
         return InitStage(worker.registry, None, worker.store, NODE)
     if stage is Stage.RUN:
