@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import socket
 import stat
 import sys
@@ -22,6 +21,7 @@ from api.tokens import own_token
 from prorl_mq import local_token
 from prorl_mq.errors import ConfigurationError, ServerUnfit
 from prorl_mq.process.connections import TimedProtocol, raise_file_limit
+from prorl_mq.process.draining import DrainingServer
 from prorl_mq.process.tracing import from_environment
 from prorl_mq.rules import reach
 from prorl_mq.schema.ids import DEFAULT_TENANT
@@ -67,23 +67,13 @@ async def serve(settings: ApiSettings) -> bool:
     return server.started
 
 
-class Server(uvicorn.Server):
+class Server(DrainingServer):
     """Prints its address once it takes requests; on its end it wakes the requests that wait."""
 
     def __init__(self, config: uvicorn.Config, address: str, entry: str = "") -> None:
         super().__init__(config)
         self.address = address
         self.entry = entry
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Unlike uvicorn's own, does not raise the signal again: a drained process ends with code 0."""
-        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -25,8 +25,8 @@ MODULES: Final = {
     "job": "looking", "cancel": "looking", "pause": "looking", "resume": "looking", "fork": "looking",
     "status": "overview", "advise": "overview", "run": "shares", "tenant": "shares",
     "fsck": "local.fsck", "replay": "samples.replay", "regrade": "samples.regrade",
-    "archive": "kept.archive", "view": "kept.view", "evaluate": "evaluation.command",
-    "images": "local.images", "upgrade": "local.upgrade", "demo": "demo.command", "install-tools": "installing.command",
+    "archive": "kept.archive", "view": "kept.view", "evaluate": "evaluation.command", "images": "local.images",
+    "router": "local.router", "upgrade": "local.upgrade", "demo": "demo.command", "install-tools": "installing.command",
 }  # fmt: skip
 
 
@@ -203,6 +203,7 @@ VIEW = (
     Setting("--bundle", "write the page with its data to this directory, and end", type=Path, metavar="DIR"),
     replace(PORT, help="port of the page on loopback, 0 takes a free one", default=0),
 )
+ROUTER = (replace(VIEW[0], help="TOML file of the cells, with the URL of the API of each"), PORT)
 TASK = (
     Setting("action", "check one; the same, and hold a flaky one's groups; or let groups of data sources go again",
             choices=("check", "quarantine", "release")),
@@ -326,6 +327,7 @@ COMMANDS: Final = {
     "regrade": SubCommand("score samples again with the EVAL code that is installed now", REGRADE),
     "archive": SubCommand("look at, prune or export what the archive keeps of acknowledged groups", ARCHIVE),
     "view": SubCommand("show samples of a file or an archive in the web page, without a service", VIEW),
+    "router": SubCommand("serve several services as one: each request goes to the cell of its run", ROUTER),
     "task": SubCommand("check a task family: its examples, empty and hostile answers, in real sandboxes", TASK),
     "images": SubCommand("list, fetch and remove images of sandboxes on this node", IMAGES),
     "job": SubCommand("where a job is, why it waits, and what it did", JOB),

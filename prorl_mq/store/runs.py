@@ -52,6 +52,14 @@ async def configure(store: Store, run: RunRef, settings: RunSettings) -> RunStat
     return await status(store, run)
 
 
+async def placed(store: Store, run: RunRef) -> str:
+    """The cell that is noted for a run. Raises `NotFound`."""
+    noted: bytes | None = await store.read("GET", store.keys.placed(run))
+    if noted is None:
+        raise NotFound(f"no cell is noted for run {public(run)!r}")
+    return noted.decode()
+
+
 async def status(store: Store, run: RunRef) -> RunStatus:
     """Raises `NotFound`."""
     if await store.read("ZSCORE", store.keys.runs, run) is None:

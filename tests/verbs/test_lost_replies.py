@@ -289,6 +289,11 @@ async def _(queue: Queue) -> Act:
     return lambda q: q.store.answer(RUN, entry.decode(), b"the answer")
 
 
+@case("place", "a")
+async def _place(_: Queue) -> Act:
+    return lambda q: q.store.place(RUN, "a")
+
+
 @case("peek", [[1, -1, 0, None]])
 async def _(queue: Queue) -> Act:
     await queue.command("SET", queue.keys.intake(RUN), "no stream")

@@ -30,6 +30,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | carrying | zset | runs with a carry-over → when it expires | members leave with it; permanent |
 | dapo | zset | DAPO batches that are not closed | members leave by close; permanent |
 | changed:draw | zset | DAPO batches that have changed since the draw looked | a look takes them; permanent |
+| placed:R | string | by the router of several cells: the cell that holds the run | TTL |
 | batches:R | zset | a run's newest batches, by when they came | capped; swept with the run |
 | batch:B | hash | digest, counters, a closed batch's report | TTL when it has closed and none of its groups is open |
 | group:G | hash | counters, samples' records | unlinked by ack |
@@ -170,6 +171,9 @@ class Keys:
 
     def open_groups(self, owner: BatchRef | RunRef) -> str:
         return f"{self.prefix}groups:{owner}"
+
+    def placed(self, run: RunRef) -> str:
+        return f"{self.prefix}placed:{run}"
 
     def batches(self, run: RunRef) -> str:
         return f"{self.prefix}batches:{run}"

@@ -20,6 +20,7 @@ from prorl_mq.store.layout.keys import GROUP
 
 JOBS_AT_ONCE: Final = 128  # that one script makes: one to two and a half milliseconds of Redis
 BATCHES_CAP: Final = 200  # newest batches that a run remembers
+PLACED_MS: Final = 30 * DAY_MS  # how long it is noted in which cell a run is that nobody asks for
 ADMIT: Final = "admit"  # the duty that admits
 Part = tuple[Wanted, int]  # a group as it will be, and how many of its samples are taken
 
@@ -82,6 +83,11 @@ class GroupVerbs(Core):
         keys = self.keys
         names = [keys.run_settings, keys.runs, keys.run(run)]
         await self.call("configure", names, {"run": run}, settings)
+
+    async def place(self, run: RunRef, cell: str, was: str = "") -> str:
+        """Notes which of several cells holds a run, in place of `was` or of nothing; the cell that is noted then."""
+        about = {"cell": cell, "was": was, "ttl_ms": PLACED_MS}
+        return text(await self.call("place", [self.keys.placed(run)], about))
 
     async def admit(self, run: RunRef, groups: Sequence[Wanted], *, lane: str | None = None) -> list[int]:
         """Makes jobs of wanted samples. Per group: jobs made, or -1 where the group has changed meanwhile. `lane`: the

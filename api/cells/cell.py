@@ -1,0 +1,135 @@
+"""The cells of a file, and the requests that are sent to them."""
+
+import asyncio
+import time
+import tomllib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import aiohttp
+import msgspec
+from msgspec import Meta
+from yarl import URL
+
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.schema.messages import Name
+from prorl_mq.schema.strict import Misfit, convert
+
+CONNECT_S: Final = 2.0
+ASKED_S: Final = 5.0  # for an answer that the router itself needs
+LOST_S: Final = 1.0  # how long a cell that did not answer is not asked again for others' requests
+HOPS: Final = frozenset({
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
+    "upgrade", "host", "content-length", "expect",
+})  # fmt: skip  # headers of one connection
+
+
+class CellsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[cells]` with `NAME = "URL of its API"` each: http://HOST:PORT or unix:///SOCKET. `host` is what the router
+    listens on.
+    """
+
+    cells: Annotated[dict[Name, str], Meta(min_length=1)]
+    host: str = "127.0.0.1"
+
+
+class CellLost(Exception):
+    """A cell does not answer; what was sent may have arrived."""
+
+    def __init__(self, cell: "Cell", why: object) -> None:
+        super().__init__(f"cell {cell.name} does not answer ({str(why) or type(why).__name__})")
+        self.cell = cell
+
+
+class CellAnswer:
+    """An answer that was read whole."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status, self.headers, self.body = status, headers, body
+
+    def json(self) -> Any:
+        """None where it is no JSON."""
+        try:
+            return msgspec.json.decode(self.body)
+        except msgspec.DecodeError:
+            return None
+
+
+class Cell:
+    """One cell, with connections of its own: what waits for it takes none of another's."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name, self.url = name, url
+        self.lost_at = float("-inf")  # when it did not answer, on the monotonic clock
+        scheme, _, rest = url.partition("://")
+        if scheme not in {"http", "https", "unix"} or not rest:
+            raise ConfigurationError(
+                f"cell {name}: {url!r} is no address of an API: http://HOST:PORT or unix:///SOCKET"
+            )
+        self._base = "http://cell" if scheme == "unix" else url.rstrip("/")
+        self._socket = rest if scheme == "unix" else None
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def lost(self) -> bool:
+        """True shortly after it did not answer."""
+        return time.monotonic() - self.lost_at < LOST_S
+
+    async def open(self) -> None:
+        connector = aiohttp.UnixConnector(self._socket, limit=0) if self._socket else aiohttp.TCPConnector(limit=0)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S, sock_connect=CONNECT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def requested(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Sends a request; the answer is read as it comes. `target`: path and query as they were sent. Raises
+        `CellLost` until the answer begins.
+        """
+        assert self._session is not None
+        kept = {name: value for name, value in headers.items() if name.lower() not in HOPS}
+        try:
+            answer = await self._session.request(
+                method, URL(self._base + target, encoded=True), headers=kept, data=body or None, allow_redirects=False
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self.lost_at = time.monotonic()
+            raise CellLost(self, error) from None
+        self.lost_at = float("-inf")
+        try:
+            yield answer
+        finally:
+            answer.close()
+
+    async def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> CellAnswer:
+        """A whole answer within a few seconds. Raises `CellLost`."""
+        if self.lost:
+            raise CellLost(self, "it did not a moment ago")
+        try:
+            async with asyncio.timeout(ASKED_S), self.requested(method, target, headers, body) as answer:
+                return CellAnswer(answer.status, answer.headers, await answer.read())
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self.lost_at = time.monotonic()
+            raise CellLost(self, error) from None
+
+
+def load(path: Path) -> CellsFile:
+    """Raises `ConfigurationError`."""
+    try:
+        return convert(tomllib.loads(path.read_text()), CellsFile)
+    except OSError as error:
+        raise ConfigurationError(f"the file of cells {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, Misfit) as error:
+        raise ConfigurationError(f"the file of cells {path} is wrong: {error}") from None

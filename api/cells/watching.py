@@ -1,0 +1,79 @@
+"""The event streams of all cells as one. An id of its messages has the place in each cell's."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from http import HTTPMethod
+from typing import Final
+from urllib.parse import urlencode
+
+import aiohttp
+
+from api.cells.cell import Cell, CellLost
+
+AGAIN_S: Final = 1.0  # until a cell that does not answer is asked again
+HELD: Final = 256  # messages that a slow reader has not taken; then a cell waits
+LARGEST: Final = 1 << 20  # bytes of one message
+PLACE: Final = re.compile(r"([A-Za-z0-9_.\-]{1,96})=([0-9]{1,20}-[0-9]{1,20})")
+
+
+def places(cursor: str) -> dict[str, str]:
+    """The place in each cell's stream that a combined id names; a strange id names none."""
+    return dict(PLACE.findall(cursor))
+
+
+async def merged(cells: Sequence[Cell], headers: Mapping[str, str], after: str, seconds: float) -> AsyncIterator[bytes]:
+    """The messages as they come. A cell that is lost is told once, as `lost` with its name, and is asked again."""
+    queue = asyncio.Queue[tuple[str, str, bytes]](HELD)
+    at, ends = places(after), asyncio.get_running_loop().time() + seconds
+    following = [asyncio.create_task(_follow(cell, headers, at, queue)) for cell in cells]
+    try:
+        yield b"retry: 1000\n\n"
+        with contextlib.suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout_at(ends):
+                    name, place, message = await queue.get()
+                if place:
+                    at[name] = place
+                ids = ",".join(f"{cell}={each}" for cell, each in at.items())
+                yield (f"id: {ids}\n".encode() if ids else b"") + message
+    finally:
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+
+
+async def _follow(
+    cell: Cell, headers: Mapping[str, str], at: dict[str, str], queue: "asyncio.Queue[tuple[str, str, bytes]]"
+) -> None:
+    told = False
+    while True:
+        query = urlencode({"after": at[cell.name]}) if cell.name in at else ""
+        try:
+            async with cell.requested(HTTPMethod.GET, f"/v1/watch?{query}", headers) as answer:
+                if answer.status == 200:
+                    told = False
+                    async for place, message in _messages(answer):
+                        await queue.put((cell.name, place, message))
+        except (CellLost, aiohttp.ClientError, OSError):
+            if not told:
+                told = True
+                await queue.put((cell.name, "", f'event: lost\ndata: {{"cell":"{cell.name}"}}\n\n'.encode()))
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _messages(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, bytes]]:
+    """Each message's id, and the rest of it."""
+    kept = b""
+    async for chunk in answer.content.iter_any():
+        kept += chunk
+        *whole, kept = kept.split(b"\n\n")
+        for each in whole:
+            lines = each.split(b"\n")
+            place = next((line[4:].decode() for line in lines if line.startswith(b"id: ")), "")
+            rest = [line for line in lines if not line.startswith((b"id: ", b"retry: "))]
+            if rest:
+                yield place, b"\n".join(rest) + b"\n\n"
+        if len(kept) > LARGEST:
+            return
