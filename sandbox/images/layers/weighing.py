@@ -1,4 +1,4 @@
-"""What a SIF file unpacks to, by the list that `unsquashfs` makes of it, before anything of it is written.
+"""The size of a SIF file unpacked, by the list that `unsquashfs` makes of it, before anything of it is written.
 
 Whoever made the file may be hostile: a file system of some kilobytes may hold a terabyte, or millions of names.
 """
@@ -37,7 +37,7 @@ def weigh(file: Path, unsquashfs: str, bounds: Bounds) -> None:
 
 
 def _roots(stream: BinaryIO) -> list[int]:
-    """Where the file systems begin that a container may have as its root."""
+    """Places of the file systems that a container may have as its root."""
     try:
         _, count, place, _ = HEAD.unpack(stream.read(HEAD.size))
         stream.seek(place)

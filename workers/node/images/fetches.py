@@ -15,7 +15,7 @@ from sandbox.images.cache import ImageCache
 from sandbox.images.layers.fetching import FetchProgress
 from sandbox.images.layers.storage import BlobStorage
 from workers import metrics
-from workers.node.images.turns import AT_ONCE, Turns
+from workers.node.images.turns import AT_ONCE, FetchTurns
 
 TRIES: Final = 3
 BACK_OFF_S: Final = 1.0  # doubled at each try
@@ -34,7 +34,7 @@ class Fetches:
         self._storage = storage
         self._node = node
         self._running: dict[str, asyncio.Task[None]] = {}
-        self.turns = Turns()
+        self.turns = FetchTurns()
         self._limit = asyncio.Semaphore(AT_ONCE)
 
     def start(self, name: str, key: str) -> None:

@@ -9,7 +9,7 @@ AT_ONCE: Final = 4
 WAITING_S: Final = 5.0  # after it has last asked; its jobs come back before
 
 
-class Turns:
+class FetchTurns:
     """A place that is free goes to the run that waits and has the least: of its tenant first, then its own; among
     equals to the one whose last turn is the longest ago.
     """
