@@ -116,6 +116,9 @@ test-security: setup sandbox-tools  ## attacks on sandboxes of both kinds as tab
 test-images: setup  ## images from a registry on loopback: faults, hostile layers, two nodes, 30 kills during a pull (three minutes)
 	PRORL_IMAGE_KILLS=30 $(PY) -m pytest -q -n $(CORES) tests/images
 
+test-remote: setup sandbox-tools  ## servers of remote sandboxes: both kinds and the binding to E2B by the whole contract, cuts, hostile ones (four minutes)
+	PRORL_SANDBOX_TOOLS=$(STATE) PRORL_SOAK=1 $(PY) -m pytest -q -n $(CORES) tests/remote
+
 nodejs:  ## packages of the example client in JavaScript (10 MB; Node.js 20)
 	@ops/nodejs.sh $(STATE)
 
@@ -168,7 +171,7 @@ slurm-down:  ## ends it, with everything that it runs
 test-slurm: slurm sandbox-tools  ## the tests of everything about Slurm, on a real one
 	PRORL_SOAK=1 $(PY) -m pytest --dist loadgroup -n 2 tests/slurm tests/slurm/real/limits.py
 
-.PHONY: test-compat
+.PHONY: test-compat test-remote
 
 test-compat: setup swe-images  ## the routes of ProRL Agent's first release with rows of all its handlers, and a trainer that knows only these
 	$(PY) -m pytest -q tests/compat

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from sandbox.errors import ImageUnavailable, SandboxError
+from sandbox.errors import ImageUnavailable, SandboxError, SandboxUnavailable
 from sandbox.host.reachable import is_open
 from sandbox.host.trees import remove_tree
 from sandbox.images import entry as entries
@@ -31,7 +31,8 @@ from sandbox.images.entry import CacheEntry, bytes_of, is_entry, open_lock, remo
 from sandbox.images.environment import CONFIGURATION, variables
 from sandbox.images.file_lock import lock, try_lock
 from sandbox.images.layers.fetching import Fetched, Fetching, FetchProgress
-from sandbox.images.layers.running import merge, unpack
+from sandbox.images.layers.running import merge, unpack, weigh
+from sandbox.images.layers.tar import Bounds
 from sandbox.images.registry.manifest import Descriptor
 from sandbox.images.settings import LIMIT_BYTES
 from sandbox.images.settings import limit_bytes as limit_bytes  # noqa: PLC0414 - isolators look for it here
@@ -39,6 +40,8 @@ from sandbox.images.source import ImageSource, image_source
 from sandbox.images.tool import call
 
 LAYER: Final = "layer-"
+MOST_ENTRIES: Final = 2_000_000
+UNSQUASHFS: Final = ("lib/*/apptainer/bin/unsquashfs", "libexec/apptainer/bin/unsquashfs")  # below its prefix
 Make = Callable[[Path, Path], Awaitable[None]]  # of an entry, and its directory `fresh`, in which `image` is made
 Keep = Callable[[], Awaitable[Collection[str]]]
 log = logging.getLogger(__name__)
@@ -204,16 +207,20 @@ class ImageCache:
         except SandboxError as error:
             raise ImageUnavailable(f"what its registry has is no SIF file: {error}", final=True) from error
         await self._build(file, fresh)
+        await asyncio.to_thread(fetching.storage.make_room, self.limit_bytes)
+
+    async def _build(self, source: ImageSource, fresh: Path) -> None:
+        uri = await asyncio.to_thread(self._readable, source, fresh)
+        if uri.startswith("/"):  # a SIF file, and no archive
+            await weigh(
+                Path(uri), Bounds(self.limit_bytes, MOST_ENTRIES), find_unsquashfs(self._command[-1]), self._user
+            )
+        await call(["build", str(fresh / "image"), uri], self._command, _places(fresh))
         size = await asyncio.to_thread(bytes_of, fresh / "image")
         if size > self.limit_bytes:
             raise ImageUnavailable(
                 f"it unpacks to {size} bytes, more than the {self.limit_bytes} of PRORL_IMAGES_BYTES", final=True
             )
-        await asyncio.to_thread(fetching.storage.make_room, self.limit_bytes)
-
-    async def _build(self, source: ImageSource, fresh: Path) -> None:
-        uri = await asyncio.to_thread(self._readable, source, fresh)
-        await call(["build", str(fresh / "image"), uri], self._command, _places(fresh))
 
     async def _layers(self, fetching: Fetching, fetched: Fetched) -> list[Image]:
         """Each layer unpacked, from the lowest up, and held so that none is removed meanwhile."""
@@ -276,6 +283,16 @@ class ImageCache:
                 gone.add(each.path)
                 freed += each.bytes
         return freed
+
+
+def find_unsquashfs(apptainer: str) -> str:
+    """The one that this Apptainer brings with it, else the system's. Raises `SandboxUnavailable`."""
+    top = Path(apptainer).resolve().parents[1]
+    own = next((each for pattern in UNSQUASHFS for each in top.glob(pattern)), None)
+    found = str(own) if own else shutil.which("unsquashfs")
+    if found is None:
+        raise SandboxUnavailable("SIF files need unsquashfs (Debian's package squashfs-tools): install it")
+    return found
 
 
 def _places(fresh: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 from sandbox.errors import ImageUnavailable, SandboxError
 from sandbox.host import unprivileged
 from sandbox.images import cache as caches
-from sandbox.images.cache import ImageCache
+from sandbox.images.cache import ImageCache, find_unsquashfs
 from sandbox.images.source import ImageSource, image_source
 from sandbox.isolators.apptainer import find_apptainer
 from tests.images.test_pulling import BASE, use
@@ -76,10 +76,78 @@ async def test_what_is_no_sif_file_never_reaches_apptainer(
         """The control: without the look at the file it is Apptainer that reads it."""
         return image_source(text) if "://" in text else ImageSource(uri=text, key="x", file=Path(text))
 
+    async def unweighed(*_: object) -> None:
+        """It would refuse the file as well."""
+
     monkeypatch.setattr(caches, "image_source", unchecked)
+    monkeypatch.setattr(caches, "weigh", unweighed)
+    monkeypatch.setattr(caches, "find_unsquashfs", str)
     with pytest.raises(SandboxError):
         await use(calling(cache("n2"), str(script)), name)
     assert calls.read_text() != ""
+
+
+def bomb(apptainer: str, place: Path, files: int, size: int) -> bytes:
+    """A SIF file of some kilobytes around files of zeros."""
+    root = place / "bomb"
+    (root / "bin").mkdir(parents=True)
+    for number in range(files):
+        with (root / f"zeros{number}").open("wb") as stream:
+            stream.truncate(size)
+    system, file = place / "bomb.sqsh", place / "bomb.sif"
+    tools = Path(find_unsquashfs(apptainer)).parent
+    subprocess.run([tools / "mksquashfs", root, system, "-quiet", "-no-progress"], check=True, capture_output=True)
+    subprocess.run([apptainer, "sif", "new", file], check=True, capture_output=True)
+    kinds = ["--datatype", "4", "--parttype", "2", "--partfs", "1", "--partarch", "2"]
+    subprocess.run([apptainer, "sif", "add", *kinds, file, system], check=True, capture_output=True)
+    return file.read_bytes()
+
+
+BOMBS = {"bytes": (1, 40 << 30), "sum": (1_000, 4 << 20), "entries": (300, 0)}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+async def test_a_file_that_unpacks_to_more_than_the_limit_is_refused_before_anything_is_written(
+    cache: Cache, registry: LoopbackRegistry, apptainer: str, place: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bomb(apptainer, place, *BOMBS[kind])
+    assert len(data) < 1 << 20
+    calls: list[str] = []
+
+    async def call(words: list[str], *_: object) -> str:
+        calls.append(words[0])
+        raise SandboxError("begun")
+
+    monkeypatch.setattr(caches, "call", call)
+    if kind == "entries":
+        monkeypatch.setattr(caches, "MOST_ENTRIES", 200)
+    name = registry.push_artifact("team/bomb", data)
+    with pytest.raises(ImageUnavailable, match=r"Hostile: it unpacks to more than \d+ bytes or \d+ entries") as failed:
+        await use(calling(cache(), apptainer), name)
+    assert not failed.value.retryable
+    assert calls == []
+
+    async def unweighed(*_: object) -> None:
+        """The control."""
+
+    monkeypatch.setattr(caches, "weigh", unweighed)
+    with pytest.raises(SandboxError, match="begun"):
+        await use(calling(cache("n2"), apptainer), name)
+    assert calls == ["build"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [(lambda data: data[:100] + b"\xff" * 200 + data[300:], "it has "),
+     (lambda data: data[:90] + b"\x7f" * 6 + data[96:], "more parts than any image has"),
+     (lambda data: data[:36_864] + bytes(len(data) - 36_864), "cannot be listed")],
+)  # fmt: skip
+async def test_a_damaged_file_is_refused_unopened(
+    cache: Cache, registry: LoopbackRegistry, apptainer: str, sif: bytes, damage: Callable[[bytes], bytes], why: str
+) -> None:
+    with pytest.raises(ImageUnavailable, match=why) as failed:
+        await use(calling(cache(), apptainer), registry.push_artifact("team/bad", damage(sif)))
+    assert not failed.value.retryable
 
 
 async def test_a_file_of_another_digest_is_refused_and_not_kept(

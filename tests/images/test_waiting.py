@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from tests.support.registry import PLAIN, LoopbackRegistry, archive, file
 from tests.worker.conftest import queue
 from tests.worker.stage import made, until
 from workers.handler import Prepared, Ran, Score
-from workers.node.images import fetches, waiting
+from workers.node.images import fetches, turns, waiting
 from workers.node.images.fetches import Fetches
 from workers.node.images.leases import BlobLeases
 from workers.node.images.waiting import ImageWaits
@@ -143,14 +143,15 @@ class Farm:
         asked = ImageWaits(store, cache, own, node) if waits else None
         return InitStage(worker.registry, WatchedProvider(provider, worker.shared, worker.node, asked), store, node)
 
-    async def submit(self, batch: str, names: list[str | None], *, init_ms: int = 1_500, attempts: int = 1) -> None:
+    async def submit(self, batch: str, names: Sequence[str | None], *, init_ms: int = 1_500, attempts: int = 1,
+                     run: str = "images") -> None:  # fmt: skip
         tasks = [
             Task(task_id=f"{place}", data_source="boxed", payload={"image": name} if name else {})
             for place, name in enumerate(names)
         ]
         limits = Limits(max_attempts=attempts, backoff_ms=10, init_ms=init_ms)
         groups = [GroupRequest(task=task, n=1, max_refills=0) for task in tasks]
-        request = BatchRequest(run_id="images", batch_id=batch, groups=groups, limits=limits)
+        request = BatchRequest(run_id=run, batch_id=batch, groups=groups, limits=limits)
         await submit.accept(self.store, "default", request)
 
     async def samples(self, count: int) -> list[SampleRecord]:
@@ -259,25 +260,26 @@ async def test_an_image_that_a_queued_job_names_is_kept_and_goes_when_the_job_is
     await farm.samples(1)
     image = await cache.fetch(names[0])
     image.close()
-    await farm.submit("held", [slow(registry, "later", size=200_000, rate=50_000)])
-    waits = job_ref_of("held", 0)
+    async with LoopbackRegistry() as busy:  # whose job waits for as long as the test wants
+        await farm.submit("held", [slow(busy, "later", size=200_000, rate=12_000)])
+        waits = job_ref_of("held", 0)
 
-    async def named() -> bool:
-        return bool(await images.pinned(store))
+        async def named() -> bool:
+            return bool(await images.pinned(store))
 
-    await until(named)
-    [later] = await images.pinned(store)
-    await images.pin(store, waits, image.path.parent.name)  # as if it had named this one too
-    assert await images.pinned(store) == {later, image.path.parent.name}
-    for name in names[1:]:
-        registry.bytes_per_s = None
-        (await cache.fetch(name)).close()
-    assert image.path.is_dir()
-    assert not cache.has(image_source(names[1]).key)
-    await farm.samples(1)
-    assert await images.pinned(store) == set()
-    (await cache.fetch(names[1])).close()
-    assert not image.path.is_dir()
+        await until(named)
+        [later] = await images.pinned(store)
+        await images.pin(store, waits, image.path.parent.name)  # as if it had named this one too
+        assert await images.pinned(store) == {later, image.path.parent.name}
+        for name in names[1:]:
+            (await cache.fetch(name)).close()
+        assert image.path.is_dir()
+        assert not cache.has(image_source(names[1]).key)
+        busy.bytes_per_s = None
+        await farm.samples(1)
+        assert await images.pinned(store) == set()
+        (await cache.fetch(names[1])).close()
+        assert not image.path.is_dir()
 
 
 async def test_images_of_one_process_that_share_a_layer_fetch_it_once(farm: Farm, registry: LoopbackRegistry) -> None:
@@ -318,6 +320,30 @@ async def test_a_job_waits_for_room_while_images_of_other_jobs_fill_the_cache(
         await until(told)
         assert not cache.has(image_source(new).key)
         assert {each.outcome for each in await farm.samples(2)} == {"completed"}
+
+
+async def test_a_run_with_many_images_does_not_keep_another_ones_image_waiting(
+    farm: Farm, registry: LoopbackRegistry
+) -> None:
+    """test_turns.py has the control."""
+    registry.bytes_per_s = 1_000_000
+    many = [registry.push(f"many{each}", [archive([file("x", os.urandom(200_000))])], media=PLAIN)
+            for each in range(24)]  # fmt: skip
+    one = registry.push("one", [archive([file("x", b"x")])], media=PLAIN)
+    await farm.start("n1")
+    await farm.submit("many", many)
+
+    async def busy() -> bool:
+        return len(await images.all_of(farm.store)) >= turns.AT_ONCE
+
+    async def there() -> bool:
+        return farm.caches["n1"].has(image_source(one).key)
+
+    await until(busy)
+    await farm.submit("one", [one], run="other")
+    await until(there)
+    assert sum(farm.caches["n1"].has(image_source(each).key) for each in many) < 16
+    assert {each.outcome for each in await farm.samples(24)} == {"completed"}
 
 
 async def test_a_registry_that_fails_for_a_while_costs_a_job_one_attempt_for_each_fetch_that_failed(

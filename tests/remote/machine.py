@@ -2,18 +2,20 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from aiohttp import web
 
 from sandbox.isolators.bubblewrap import BubblewrapProvider
 from sandbox.lifetime.sweep import sweep
+from sandbox.protocol import SandboxProvider
 from sandbox.remote.access import ServerAccess
 from sandbox.remote.messages import PROTOCOL, Hello
 from sandbox.serving.routes import SandboxRoutes
 from sandbox.serving.served import ServedSandboxes
 
+Kind = Callable[[str, Path], SandboxProvider]
 TENANTS = {"one": "token-of-the-first-0", "two": "token-of-the-second-0"}
 
 
@@ -27,7 +29,7 @@ def token_file(directory: Path, name: str = "one", token: str = "") -> Path:
 class Machine:
     """A server in this process. `address` is where it listens."""
 
-    def __init__(self, directory: Path, most: int = 16, kind: type[BubblewrapProvider] = BubblewrapProvider) -> None:
+    def __init__(self, directory: Path, most: int = 16, kind: Kind = BubblewrapProvider) -> None:
         self.directory = directory
         self.state_dir = directory / "machine"
         self.provider = kind("machine-1", self.state_dir)
@@ -54,7 +56,7 @@ async def answering(app: web.Application) -> AsyncIterator[str]:
 async def serving(machine: Machine) -> AsyncIterator[Machine]:
     """Ends with every sandbox."""
     await machine.served.open()
-    hello = Hello(protocol=PROTOCOL, name="machine-1", kind="bubblewrap")
+    hello = Hello(protocol=PROTOCOL, name="machine-1", kind=machine.provider.kind)
     routes = SandboxRoutes(machine.served, hello, TENANTS, machine.directory / "images")
     ending = asyncio.create_task(machine.served.run())
     try:

@@ -26,6 +26,7 @@ from sandbox.contract.seal import (
 from sandbox.contract.trial import ContractTrial
 from sandbox.fake import FakeCall, FakeProvider, FakeSandbox
 from sandbox.isolators import bubblewrap_argv
+from sandbox.isolators.apptainer import ApptainerProvider
 from sandbox.isolators.bubblewrap import BubblewrapProvider
 from sandbox.lifetime.client import SocketSandbox
 from sandbox.protocol import REMOTE, Mount, ProcessResult, SandboxLimits, SandboxSpec
@@ -35,8 +36,10 @@ from sandbox.selfcheck import CHECKS, HOST_FILE, selfcheck
 from sandbox.server.libc import syscall
 from sandbox.server.sealing.calls import MISSING, numbers
 from tests.remote.machine import Machine, answering, serving, token_file
+from tests.sandbox.conftest import TOOLS_DIR, require_apptainer
 
 pytestmark = pytest.mark.anyio
+SOAK = "PRORL_SOAK" in os.environ  # all checks for each kind: routes and links do not ask which one it is
 Contract = Callable[[ContractTrial], Awaitable[None]]
 
 
@@ -58,6 +61,17 @@ class Unsealed(BubblewrapProvider):
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 async def test_the_reference_server_keeps_it(machine: Machine, check: Contract) -> None:
     assert (await checked(machine.access(), check)).problem == ""
+
+
+@pytest.mark.parametrize("check", CONTRACT if SOAK else SEAL_CHECKS, ids=lambda check: check.__name__)
+async def test_it_keeps_it_with_apptainer_as_well(tmp_path: Path, check: Contract) -> None:
+    require_apptainer()
+
+    def kind(node: str, state_dir: Path) -> ApptainerProvider:
+        return ApptainerProvider(node, state_dir, None, TOOLS_DIR)
+
+    async with serving(Machine(tmp_path, kind=kind)) as machine:
+        assert (await checked(machine.access(), check)).problem == ""
 
 
 async def test_every_tool_works_over_a_link(machine: Machine) -> None:

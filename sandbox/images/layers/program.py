@@ -1,9 +1,11 @@
-"""Unpacks and merges layers in a process of its own, which is the sandboxes' user.
+"""Unpacks and merges layers, and weighs SIF files, in a process of its own, which is the sandboxes' user.
 
 python -m sandbox.images.layers.program USER GROUP unpack COMPRESSION BYTES TARGET <BLOB   makes TARGET/image, whiteouts
 python -m sandbox.images.layers.program USER GROUP merge TARGET LAYER...                   makes TARGET/image
+python -m sandbox.images.layers.program USER GROUP weigh BYTES ENTRIES UNSQUASHFS FILE     looks at a SIF file
 
-Exit code 1: it failed, and standard error says why; 3: the layer is damaged or hostile, and trying again is no use.
+Exit code 1: it failed, and standard error says why; 3: what it was given is damaged or hostile, and trying again is no
+use.
 """
 
 import gzip
@@ -22,6 +24,7 @@ import msgspec
 
 from sandbox.images.layers.merging import merge
 from sandbox.images.layers.tar import Bounds, Hostile, unpack
+from sandbox.images.layers.weighing import weigh
 
 DAMAGED: Final = (
     Hostile, tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, MemoryError, UnicodeError,
@@ -42,6 +45,9 @@ def main(words: list[str]) -> int:
             target, *layers = map(Path, rest)
             (target / "image").mkdir()
             merge(layers, target / "image")
+        elif action == "weigh":
+            most, entries, unsquashfs, file = rest
+            weigh(Path(file), unsquashfs, Bounds(int(most), int(entries)))
         else:
             compression, most, target_name = rest
             _unpack(compression, Bounds(int(most)), Path(target_name))

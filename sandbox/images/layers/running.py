@@ -1,4 +1,4 @@
-"""Runs the program that unpacks and merges layers; it ends when its caller is cancelled."""
+"""Runs the program that unpacks and merges layers and weighs SIF files; it ends when its caller is cancelled."""
 
 import asyncio
 import sys
@@ -8,6 +8,7 @@ from typing import BinaryIO, Final
 
 from sandbox.errors import ImageUnavailable
 from sandbox.images.layers.program import REFUSED
+from sandbox.images.layers.tar import Bounds
 from sandbox.images.tool import communicated
 
 WORDS_BYTES: Final = 2_000
@@ -27,6 +28,11 @@ async def unpack(blob: Path, compression: str, most_bytes: int, target: Path, us
 async def merge(layers: Sequence[Path], target: Path, user: tuple[int, int]) -> None:
     """Makes `target/image` of entries of the cache. Raises `ImageUnavailable`."""
     await _run(["merge", str(target), *map(str, layers)], user, "its layers cannot be merged")
+
+
+async def weigh(file: Path, bounds: Bounds, unsquashfs: str, user: tuple[int, int]) -> None:
+    """Raises `ImageUnavailable` for a SIF file that unpacks to more."""
+    await _run(["weigh", str(bounds.bytes), str(bounds.entries), unsquashfs, str(file)], user, "it cannot be unpacked")
 
 
 async def _run(words: Sequence[str], user: tuple[int, int], what: str, stdin: BinaryIO | None = None) -> None:

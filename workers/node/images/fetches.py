@@ -15,8 +15,8 @@ from sandbox.images.cache import ImageCache
 from sandbox.images.layers.fetching import FetchProgress
 from sandbox.images.layers.storage import BlobStorage
 from workers import metrics
+from workers.node.images.turns import AT_ONCE, FetchTurns
 
-AT_ONCE: Final = 4
 TRIES: Final = 3
 BACK_OFF_S: Final = 1.0  # doubled at each try
 NOTE_S: Final = 1.0  # between two records of how far a fetch is
@@ -34,20 +34,24 @@ class Fetches:
         self._storage = storage
         self._node = node
         self._running: dict[str, asyncio.Task[None]] = {}
+        self.turns = FetchTurns()
         self._limit = asyncio.Semaphore(AT_ONCE)
 
     def start(self, name: str, key: str) -> None:
-        """Fetches an image unless this process does already."""
+        """Fetches an image unless this process does already; it has its turn (`turns`), which then ends."""
         if key not in self._running:
             task = asyncio.create_task(self._logged(name, key), name=f"image {name}")
             self._running[key] = task
-            task.add_done_callback(lambda _: self._running.pop(key, None))
+            task.add_done_callback(lambda _: self._ended(key))
 
-    def may_start(self, key: str) -> bool:
-        """False while as many others are under way as may be at once: what waits for its turn here would hold room that
-        nobody has counted.
-        """
-        return key in self._running or len(self._running) < AT_ONCE
+    def put_back(self, key: str) -> None:
+        """Gives back the turn of an image that is not fetched after all."""
+        if key not in self._running:
+            self.turns.done(key)
+
+    def _ended(self, key: str) -> None:
+        self._running.pop(key, None)
+        self.turns.done(key)
 
     async def aclose(self) -> None:
         """Stops all fetches. What has arrived stays: the next fetch continues from there."""

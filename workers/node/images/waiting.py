@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from prorl_mq import chance
 from prorl_mq.clock import monotonic
-from prorl_mq.schema.ids import JobRef
+from prorl_mq.schema.ids import JobRef, group_of, run_of
 from prorl_mq.store import workers
 from prorl_mq.store.images import records as images
 from prorl_mq.store.images.records import ImageRecord
@@ -84,13 +84,16 @@ class ImageWaits:
         others = [each.node for each in found if each.state == "ready" and each.node != self._node]
         if others and self._declines(ref):
             return Postponed(f"image {name}: left to node {others[0]}, which has it", self._waits(ref, ELSEWHERE_MS))
-        if not self._fetches.may_start(key):
+        if not self._fetches.turns.take(key, run_of(group_of(ref))):
             return Postponed(f"image {name}: node {self._node} fetches others first", self._waits(ref, LEAST_MS * 2))
-        if ref not in self._pins and self._bounded and not await self._room():
-            why = f"it waits for room on node {self._node}: images that jobs name fill PRORL_IMAGES_BYTES"
-            return Postponed(f"image {name}: {why}", self._waits(ref, MOST_MS // 2))
-        await self._pin(ref, key)
-        self._fetches.start(name, key)
+        try:
+            if ref not in self._pins and self._bounded and not await self._room():
+                why = f"it waits for room on node {self._node}: images that jobs name fill PRORL_IMAGES_BYTES"
+                return Postponed(f"image {name}: {why}", self._waits(ref, MOST_MS // 2))
+            await self._pin(ref, key)
+            self._fetches.start(name, key)
+        finally:
+            self._fetches.put_back(key)
         under_way = here if here is not None and now_ms - here.ms < NOTED_S * 1000 and here.state != "ready" else None
         return Postponed(told(name, self._node, under_way), self._waits(ref, wait_ms(under_way)))
 
