@@ -13,7 +13,7 @@ from bench.queue.ours import START_S, Ours
 from bench.queue.processes import last_words, start_worker
 from bench.queue.system import SystemFailed
 from prorl_mq.cli.local import programs
-from prorl_mq.dashboard.settings import DATABASE
+from prorl_mq.servers import DATABASE
 from prorl_mq.store.server.connection import RedisSettings
 
 EVENTS = "{prorl}:events"
@@ -26,7 +26,7 @@ class Mirrored(Ours):
         super().start()
         settings = RedisSettings(url=self.setting.redis_url)
         self.token = secrets.token_urlsafe()
-        pair = programs.dashboard(self.setting.scratch, settings, port=0, database=DATABASE, token=self.token)
+        pair = programs.dashboard(self.setting.scratch, settings, port=0, database=DATABASE.default, token=self.token)
         for program in pair:
             env = {**self.env, **program.env}
             self.workers[program.name] = [start_worker(program.argv, env, self.log(program.name))]
@@ -48,7 +48,7 @@ class Follower:
 
     def __init__(self, client: "redis.Redis", socket: str) -> None:
         self._queue = client
-        self._mirror = redis.Redis(unix_socket_path=socket, db=DATABASE, protocol=2)
+        self._mirror = redis.Redis(unix_socket_path=socket, db=DATABASE.default, protocol=2)
         self._seen = b"0"
 
     def close(self) -> None:

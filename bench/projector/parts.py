@@ -16,7 +16,7 @@ from bench.queue.rounds import SETTLE_S, START_TIMEOUT_S, throughput, wait_finis
 from bench.queue.system import Case, Setting
 from bench.redis_server import RedisServer
 from prorl_mq.cli.local import programs
-from prorl_mq.dashboard.settings import DATABASE
+from prorl_mq.servers import DATABASE
 from prorl_mq.store.server.connection import RedisSettings
 
 CATCH_UP_S = 1200.0
@@ -106,7 +106,7 @@ def cost(server: RedisServer, scratch: Path, jobs: int) -> Row:
 def _steps(server: RedisServer, scratch: Path, jobs: int, *, mirrored: bool) -> dict[str, float]:
     _, setting = fresh(server, scratch, jobs)
     settings = RedisSettings(url=server.unix_url)
-    program, _ = programs.dashboard(setting.scratch, settings, port=0, database=DATABASE, token="-")
+    program, _ = programs.dashboard(setting.scratch, settings, port=0, database=DATABASE.default, token="-")
     started = [start_worker(program.argv, environment(program.env), program.log)] if mirrored else []
     follower, pids = Follower(server.client, str(server.socket_path)), [each.pid for each in started]
     try:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -51,6 +50,10 @@ class Dial(Protocol):
         """The error of a stream that was not made, or has ended too early."""
         ...
 
+    def close(self) -> None:
+        """Frees what it keeps open between calls. It can be used again."""
+        ...
+
 
 class UnixDial:
     """The way to one sandbox of this node: the socket in its directory.
@@ -59,8 +62,8 @@ class UnixDial:
     """
 
     def __init__(self) -> None:
-        self._groups: Sequence[str] | None = None
-        self._overruns = 0  # until it was last heard of
+        self._overruns: cgroup.Overruns | None = None
+        self._before = 0  # until it was last heard of
 
     async def connect(self, handle: SandboxHandle) -> socket.socket:
         made = socket.socket(socket.AF_UNIX)
@@ -74,16 +77,19 @@ class UnixDial:
         return made
 
     def heard(self, handle: SandboxHandle) -> None:
-        self._overruns = self._counted(handle)
+        self._before = self._counted(handle)
 
     async def lost(self, handle: SandboxHandle, error: Exception) -> SandboxError:
-        return _gone(handle, error, overrun=self._counted(handle) > self._overruns)
+        return _gone(handle, error, overrun=self._counted(handle) > self._before)
+
+    def close(self) -> None:
+        self._overruns = None
 
     def _counted(self, handle: SandboxHandle) -> int:
-        if self._groups is None:
+        if self._overruns is None:
             made = label.read(Path(handle.directory))
-            self._groups = made.cgroups if made is not None else ()
-        return cgroup.overruns(self._groups)
+            self._overruns = cgroup.Overruns(made.cgroups if made is not None else ())
+        return self._overruns.count()
 
 
 class WireConnection:
@@ -217,6 +223,7 @@ class SandboxCalls:
         """Idempotent; the next call opens a connection again."""
         if self._idle is not None:
             self._idle.close()
+        self.dial.close()
 
     def __del__(self) -> None:
         self.close()

@@ -37,6 +37,9 @@ class RemoteDial:
     def heard(self, handle: SandboxHandle) -> None:
         """Nothing is noted: only its own machine knows what its control groups count."""
 
+    def close(self) -> None:
+        """Links are their connections' to close."""
+
     async def lost(self, handle: SandboxHandle, error: Exception) -> SandboxError:
         if self._faults:
             return wire.nonsense(handle, self._faults[0])

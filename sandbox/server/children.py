@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import resource
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import NoReturn
 
 from sandbox.server.entry import EnteredSandbox
 
@@ -238,6 +240,23 @@ class Children:
                     os.waitpid(ended.si_pid, 0)
 
 
+def execute(argv: list[str], env: dict[str, str]) -> NoReturn:
+    """As `os.execvpe`, which would import a module first: where it may not be seen, or is no longer the image's own.
+
+    Raises `OSError`.
+    """
+    missing: OSError | None = None
+    refused: OSError | None = None
+    for directory in [""] if "/" in argv[0] else env.get("PATH", os.defpath).split(os.pathsep):
+        try:
+            os.execve(os.path.join(directory, argv[0]), argv, env)  # noqa: S606
+        except (FileNotFoundError, NotADirectoryError) as error:  # noqa: PERF203
+            missing = error
+        except OSError as error:
+            refused = refused or error
+    raise refused or missing or FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
+
+
 def _try_to_fork(entry: EnteredSandbox | None, limits: dict[str, int]) -> None:
     """Never returns."""
     try:
@@ -283,7 +302,7 @@ def _become(
         with contextlib.suppress(OSError):
             os.chdir(options["cwd"])
         limit(options["limits"])
-        os.execvpe(argv[0], argv, options["env"])  # noqa: S606
+        execute(argv, options["env"])
     except OSError as error:
         os.write(errors_in, b"%d" % (error.errno or 1))
     except BaseException:

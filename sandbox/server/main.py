@@ -33,7 +33,7 @@ from sandbox.server.children import Children, Sacrifice, limit
 from sandbox.server.daemon import Outside, enter, run_front
 from sandbox.server.editor import Editor
 from sandbox.server.files import read_file, receive_file, send_file, write_file
-from sandbox.server.frames import receive, send
+from sandbox.server.frames import accepted, receive, send
 from sandbox.server.kernel import Kernel
 from sandbox.server.libc import hide_from_tracers
 from sandbox.server.login import login
@@ -93,9 +93,9 @@ class ExecutionServer:
     def _accept(self) -> None:
         """One of several threads; each that takes a connection first sees to it that another one waits."""
         while True:
-            connection, _ = self._listener.accept()
+            connection = accepted(self._listener)
             another = self._acceptors.acquire(blocking=False) or self._start_acceptor()
-            with connection:
+            with contextlib.closing(connection):
                 while self._answer(connection, last=not another) and another:
                     pass
             if another:

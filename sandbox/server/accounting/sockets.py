@@ -27,7 +27,7 @@ UNCOUNTED = 1 << 20  # sockets: as many as there may be
 
 def _largest_buffer() -> int:
     """That a socket can be given here."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as one:
         sizes = []
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             one.setsockopt(socket.SOL_SOCKET, option, (1 << 30) - 1)

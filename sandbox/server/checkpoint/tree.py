@@ -13,9 +13,12 @@ import os
 import re
 import stat
 import time
-from typing import Iterator, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Iterator, NamedTuple
 
-Signature = Tuple[int, int, int, int]  # mode, size, time of the last change, inode: see `OWN_INODE`
+if TYPE_CHECKING:
+    from typing import Tuple
+
+    Signature = Tuple[int, int, int, int]  # mode, size, time of the last change, inode: see `OWN_INODE`
 
 CLOCK_REALTIME_COARSE = 5  # the clock of file systems, by its number in the kernel
 SCANS = 20  # at most, for one that is settled

@@ -9,7 +9,12 @@ from __future__ import annotations
 import errno
 import functools
 import struct
-from typing import Tuple
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Tuple
+
+    Instruction = Tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 
 from sandbox.server.sealing.calls import FORBIDDEN, JUDGED, MISSING, UNKNOWN, numbers
 
@@ -26,8 +31,6 @@ SET_DUMPABLE = 4
 FAMILIES = (1, 2, 10)  # UNIX, INET, INET6
 STREAMS = (0x1, 0x801, 0x80001, 0x80801)  # SOCK_STREAM, with SOCK_NONBLOCK and SOCK_CLOEXEC or without
 NETLINK, ROUTE = 16, 0  # `if_nameindex`, `ip` and Go need it
-
-Instruction = Tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 
 
 def _load_argument(at: int) -> Instruction:
