@@ -8,7 +8,8 @@
 -- ARGV: 1 packed {digest, run, batch, ttl_ms, groups, jobs, base, ahead_us, reserved, plan, target,
 --       batches_cap, items = {{ref, digest, n, total_ms, open, sealed, family, images}}}, bytes; base and ahead_us: as
 --       `order.py` says. With a plan, the batch is a DAPO batch. Where they may begin: {state, stage, consumers,
---       events_cap, tokens, lanes}; `tokens` is the number of their samples
+--       events_cap, tokens, lanes, told}; `tokens` is the number of their samples, `told` the
+--       largest spec that goes into an entry, in bytes
 -- Reply: per group stored, begun, already or conflict; with a conflict nothing is stored. {'conflict'} alone: the batch's
 -- body differs. {'ended'}: the batch takes no groups any more. Without groups: {'stored'} or {'already'}.
 --@include call
@@ -68,7 +69,9 @@ for place, item in ipairs(A.items) do
     call('SET', open, raw(item[5]))
     if item[6] > 0 then call('SET', sealed, raw(item[6])) end
     if begins then
-      begin(item[1], group, 0, item[3], item[3], item[4], now_text, KEYS[beginning], job)
+      local spec = raw(item[5])
+      begin(item[1], group, 0, item[3], item[3], item[4], now_text, KEYS[beginning], job, item[6] > 0 and 'o' or 's',
+        #spec <= A.told and spec or nil)
       reply[place] = 'begun'
     else
       fresh[#fresh + 1] = string.format('%.0f', A.base + now_us - A.ahead_us + place)

@@ -22,6 +22,7 @@ from prorl_mq.store.layout.keys import GROUP
 JOBS_AT_ONCE: Final = 128  # that one script makes: one to two and a half milliseconds of Redis
 BATCHES_CAP: Final = 200  # newest batches that a run remembers
 ADMIT: Final = "admit"  # the duty that admits
+TOLD_BYTES: Final = 4 << 10  # of a group's spec that goes from entry to entry with a job that began so
 BEGIN_AT_ONCE: Final = 64  # samples of one call that may begin with their submission
 _BEGINNING: Final = {"state": FIRST, "stage": Stage.INIT, "consumers": GROUP, "events_cap": EVENTS_CAP}
 OFFER_MS: Final = 3_000
@@ -78,7 +79,7 @@ class GroupVerbs(Core):
             names += (keys.stage(Stage.INIT), keys.deadlines, keys.events, keys.in_flight, keys.unacked)
             names += (keys.duty(ADMIT), keys.paused_runs, keys.offer)
             names += (keys.job(job_ref(group.ref, index)) for group in groups for index in range(group.n))
-            begun = {**_BEGINNING, "lanes": {}, "tokens": samples}
+            begun = {**_BEGINNING, "lanes": {}, "tokens": samples, "told": TOLD_BYTES}
         arguments = {
             **begun, "digest": batch.digest, "run": batch.run, "batch": batch.ref, "groups": batch.groups,
             "jobs": batch.jobs,
