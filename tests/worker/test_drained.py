@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from prorl_mq.clock import monotonic
 from prorl_mq.schema.items import Advance
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import work
@@ -44,6 +45,6 @@ async def test_the_streams_are_looked_at_first_only_while_they_may_hold_more(
         [found] = await reading.next(SLOTS)
         assert len(found.entries) == jobs
         reader.waits.clear()
-        reading._begun_at = read.monotonic()  # the lanes in front have a rule of their own
+        reading._begun_at = monotonic()  # the lanes in front have a rule of their own
         assert await reading.next(SLOTS) == []
         assert reader.waits == [None] * looks + [20]

@@ -134,7 +134,7 @@ class GroupVerbs(Core):
         """Lets a few new samples of these task families begin with their submission, while the first stage has at most
         so many entries. It ends by itself, and with this process's duty to admit. `most` of 0 takes it back.
         """
-        packed = _pack({"by": self.name, "most": most, "families": dict.fromkeys(families, 1)})
+        packed = _pack({"by": self.name, "most": most, "families": dict.fromkeys(sorted(families), 1)})
         command = ("SET", self.keys.offer, packed, "PX", OFFER_MS) if most > 0 else ("DEL", self.keys.offer)
         await self.write(*command, repeat=Repeat.SAME)
 
