@@ -108,6 +108,19 @@ def scored(data_source: str, reward: float, tokens: int, turns: int) -> None:
     of_turns.observe(turns)
 
 
+def continued(turns: int) -> None:
+    """Counts a rollout that continues behind so many turns."""
+    resumed.inc()
+    kept_turns.inc(turns)
+
+
+def broken(segments: int, breaks: int) -> None:
+    """Counts a trajectory's segments beyond the first and its broken prefixes; most have neither."""
+    if segments or breaks:
+        forks.inc(segments)
+        prefix_breaks.inc(breaks)
+
+
 @lru_cache
 def _of_samples(data_source: str) -> tuple[Histogram, Histogram, Histogram]:
     return rewards.labels(data_source), sample_tokens.labels(data_source), sample_turns.labels(data_source)

@@ -32,6 +32,8 @@ COLUMNS: Mapping[str, tuple[str, bool]] = {  # field: heading, with its range
     "lone_requests": ("requests/lone job", False),
     "latency_p50_ms": ("p50 ms", False),
     "latency_p99_ms": ("p99 ms", False),
+    "record_p50_ms": ("to record, p50 ms", False),
+    "record_p99_ms": ("p99 ms", False),
     "idle_workers_pct": ("idle CPU %", False),
     "submit_jobs_s": ("submit/s", False),
     "batches_s": ("batches/s", False),

@@ -91,10 +91,24 @@ async def latency_async(enqueue: Callable[[float, str], Awaitable[Any]], jobs: i
     return seconds
 
 
+async def to_records(record: Callable[[], Awaitable[float]], jobs: int) -> list[float]:
+    """As `latency`, until each job's record is in the client's hands."""
+    seconds, until = list[float](), time.perf_counter() + LATENCY_BUDGET_S
+    while len(seconds) < jobs and time.perf_counter() < until:
+        async with asyncio.timeout(TIMEOUT_S):
+            seconds.append(await record())
+        await asyncio.sleep(GAP_S)
+    return seconds
+
+
 async def serve_async(
-    enqueue: Callable[[float, str], Awaitable[Any]], bulk: Callable[[int], Awaitable[int]] | None = None
+    enqueue: Callable[[float, str], Awaitable[Any]],
+    bulk: Callable[[int], Awaitable[int]] | None = None,
+    record: Callable[[], Awaitable[float]] | None = None,
 ) -> None:
-    """Client of a library with an asyncio API. `bulk(jobs)` enqueues many and returns the requests that took."""
+    """Client of a library with an asyncio API. `bulk(jobs)` enqueues many and returns the requests that took; `record`
+    enqueues one and returns the seconds until its record was there.
+    """
     answer(ready=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
         request: Request = json.loads(line)
@@ -102,6 +116,8 @@ async def serve_async(
             wall, cpu = time.perf_counter(), time.process_time()
             requests = await (bulk(request["jobs"]) if bulk else submit_one_by_one(enqueue, request["jobs"]))
             answer(seconds=time.perf_counter() - wall, cpu_s=time.process_time() - cpu, requests=requests)
+        elif request["do"] == "records" and record is not None:
+            answer(latency_s=await to_records(record, request["jobs"]))
         else:
             answer(latency_s=await latency_async(enqueue, request["jobs"]))
 

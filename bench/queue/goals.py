@@ -47,6 +47,8 @@ def judge(rows: Rows) -> dict[str, Goal]:
         "CPU of the API, µs a job": (median(rows, "api_us"), "<= 20"),
         "CPU of Redis, µs a job, submission included": (median(rows, "redis_us", "submit_redis_us"), "<= 60"),
         "submit to the last handler of a lone job, p50, ms": (median(rows, "latency_p50_ms"), "<= 2"),
+        "POST to the record of a lone job in the client's hands, p50, ms": (median(rows, "record_p50_ms"), "<= 2"),
+        "the same, p99, ms": (median(rows, "record_p99_ms"), "<= 4"),
         "CPU of our busiest idle worker, % of a core": (median(rows, "idle_worker_pct"), "< 1"),
     }
     over = goal(over_library, ">= 5", missing or f"the fastest is {fastest}")

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import time
 
 from bench.queue import probe
 from bench.queue.client import serve_async
@@ -13,7 +14,7 @@ from prorl_mq.schema.messages import BatchRequest, GroupRequest, Task
 GROUP_SIZE = 8
 GROUPS_PER_BATCH = 250
 BATCH_BYTES = 8 << 20  # the ingress takes bodies of up to 16 MiB
-RUN = "bench"
+RUN, LONE = "bench", "lone"
 
 
 def groups(jobs: int, sent_at: float) -> list[GroupRequest]:
@@ -39,7 +40,17 @@ async def main() -> None:
                 requests += 1
             return requests
 
-        await serve_async(enqueue, bulk)
+        results = client.results(LONE)
+
+        async def record() -> float:
+            began, name = time.perf_counter(), next(names)
+            await client.submit(BatchRequest(run_id=LONE, batch_id=name, groups=groups(1, 0.0)))
+            closed = await anext(results)
+            took = time.perf_counter() - began
+            await client.ack(LONE, [closed.cursor])
+            return took
+
+        await serve_async(enqueue, bulk, record)
 
 
 def client() -> None:

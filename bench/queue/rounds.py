@@ -10,6 +10,7 @@ import msgspec
 
 from bench import measure
 from bench.queue.cases import make_system
+from bench.queue.ours import Ours
 from bench.queue.processes import signal_trees
 from bench.queue.system import STAGES, Case, Setting, System, SystemFailed
 from bench.redis_server import RedisServer
@@ -52,6 +53,8 @@ def run_case(case: Case, bench: Bench) -> Figures:
             figures |= idle(system, bench)
         if "latency" in case.measures:
             figures |= latency(system, case, bench.server, figures)
+            if isinstance(system, Ours):
+                figures |= of_lone("record", system.records(case.latency_jobs + 5))
             time.sleep(SETTLE_S)
         if "throughput" in case.measures:
             figures |= throughput(system, case, bench.server)
@@ -116,19 +119,21 @@ def latency(system: System, case: Case, server: RedisServer, quiet: Figures) -> 
     before, wall = traffic(server), time.perf_counter()
     seconds = list(system.latency(case.latency_jobs + 5))
     wall, asked = time.perf_counter() - wall, traffic(server)
-    jobs, seconds = len(seconds), seconds[5:] or seconds  # the first open connections
+    jobs = len(seconds)
     of_a_job = {
         f"lone_{name}": (now - before[name] - wall * float(quiet[f"idle_{name}_s"])) / jobs
         for name, now in asked.items()
         if f"idle_{name}_s" in quiet
     }
-    figures: Figures = {
-        **of_a_job,
-        "latency_samples": len(seconds),
-        "latency_p50_ms": 1e3 * measure.percentile(seconds, 0.5),
-    }
+    return {**of_a_job, **of_lone("latency", seconds)}
+
+
+def of_lone(name: str, seconds: Sequence[float]) -> Figures:
+    """Of jobs that come one at a time, without the first, which open connections."""
+    seconds = seconds[5:] or seconds
+    figures: Figures = {f"{name}_samples": len(seconds), f"{name}_p50_ms": 1e3 * measure.percentile(seconds, 0.5)}
     if len(seconds) >= MIN_SAMPLES_FOR_P99:
-        figures["latency_p99_ms"] = 1e3 * measure.percentile(seconds, 0.99)
+        figures[f"{name}_p99_ms"] = 1e3 * measure.percentile(seconds, 0.99)
     return figures
 
 

@@ -49,7 +49,14 @@ class Running:
         return self.done.stat().st_size
 
     def latency(self, jobs: int) -> Sequence[float]:
-        seconds = self.ask("latency", jobs, LATENCY_TIMEOUT_S)["latency_s"]
+        return self._seconds("latency", jobs)
+
+    def records(self, jobs: int) -> Sequence[float]:
+        """Seconds of lone jobs until their records were in the client's hands; of ours alone."""
+        return self._seconds("records", jobs)
+
+    def _seconds(self, what: str, jobs: int) -> Sequence[float]:
+        seconds = self.ask(what, jobs, LATENCY_TIMEOUT_S)["latency_s"]
         assert isinstance(seconds, list)
         return [float(each) for each in seconds]
 

@@ -68,19 +68,22 @@ class Admission:
         self._looked: dict[RunRef, int] = {}  # how many groups of each run's purposes were asked for
         self._paused: set[RunRef] = set()
         self._over: set[RunRef] = set()  # runs that held too many bytes at the last turn
+        self._offers = False  # few samples may begin with their submission, as long as nothing waits
 
     async def turn(self) -> float:
         """Fills the first stage up. Waits for the bell when there is nothing to admit."""
         store = self.store
         await self._look()
-        queued, on_lanes, changed, paused = await asyncio.gather(
+        queued, on_lanes, changed, paused, _ = await asyncio.gather(
             streams.length(store, store.keys.stage(Stage.INIT)),
             self._on_lanes(),
             bells.to_admit(store),
             runs.paused(store),
+            self._take_back(),
         )
         self._paused = set(paused)
         self._note(changed)
+        await self._take_back()  # for what those marks tell of; mostly it is done
         room = 2 * self._slots - queued - on_lanes
         if room <= 0:
             self._full_wait_s = min(FULL_WAIT_MAX_S, 2 * self._full_wait_s)
@@ -92,10 +95,35 @@ class Admission:
         admitted = await self._admit(room, lines) if self._heads else False
         self._look_past()
         if not admitted:
+            if not self._heads:
+                await self._offer(queued, on_lanes)
             self._note(await bells.to_admit(store, within_s=HELD_BLOCK_S if self._heads else IDLE_BLOCK_S))
             return 0.0
         self._full_wait_s = FULL_WAIT_S
         return FULL_WAIT_S if room < self._slots else 0.0
+
+    async def _take_back(self) -> None:
+        """Something waits: what comes now waits behind it, or is shared out with it."""
+        if self._offers and self._changed:
+            self._offers = False
+            await self.store.offer(0, ())
+
+    async def _offer(self, queued: int, on_lanes: int) -> None:
+        """Nothing waits, so that whatever has no quota would have its turn at once: until something waits it need not
+        ask for it. Only of task families that every reader of the first stage has, and that do not fail.
+        """
+        able, first = self._able, Lane(Stage.INIT)
+        sets = [set(able.sets.get(each.families, ())) for each in able.readers(first)]
+        failing = {each.key.name for each in able.shut}
+        families = set.intersection(*sets) - failing - able.quarantined.keys() if sets else set()
+        used = await runs.usage(self.store, ())
+        space = memory.room(used.memory, memory.expected(used.jobs, used.sizes))
+        size = max(memory.FIRST_BYTES, *used.sizes.values(), 1)
+        most = min(2 * self._slots - on_lanes, queued + (space // size if space is not None else 2 * self._slots))
+        looked = not self._changed and monotonic() < self._look_at
+        self._offers = bool(families) and looked and most > queued
+        if self._offers:
+            await self.store.offer(most, families)
 
     async def _look(self) -> None:
         if monotonic() > self._look_at:

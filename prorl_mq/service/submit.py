@@ -54,7 +54,7 @@ async def accept(
     sent_with = SentWith(trace, direct)
     run = run_ref(tenant, request.run_id)
     sources = (group.task.data_source for group in request.groups)
-    full, known = await asyncio.gather(why_full(store, run), families.load(store, sources))
+    (full, unbounded), known = await asyncio.gather(_standing(store, run), families.load(store, sources))
     if full is not None and not await batches.exists(store, batch_ref(run, request.batch_id)):
         raise full
     taken = await taking.named(request, known, direct=direct)
@@ -68,7 +68,7 @@ async def accept(
     stored_by = await batches.server(store) if store.synced else b""
     if full is None:
         await taking.put(store, tenant, taken)
-        statuses = await _store(store, request, batch, groups)
+        statuses = await _store(store, request, batch, groups, unbounded=unbounded)
     else:
         statuses = await _stored(store, request, batch, groups, full=full)
         await taking.put(store, tenant, taken)
@@ -209,7 +209,9 @@ def _chunks(groups: Sequence[NewGroup]) -> Iterable[list[NewGroup]]:
     yield chunk
 
 
-async def _store(store: Store, request: BatchRequest, batch: NewBatch, groups: Sequence[NewGroup]) -> list[str]:
+async def _store(
+    store: Store, request: BatchRequest, batch: NewBatch, groups: Sequence[NewGroup], *, unbounded: bool
+) -> list[str]:
     """Stores a batch in one step, or in parts of which the first is stored when all of them may be."""
     chunks, statuses = list(_chunks(groups)), list[str]()
     if len(chunks) > 1:
@@ -218,7 +220,7 @@ async def _store(store: Store, request: BatchRequest, batch: NewBatch, groups: S
         await _room_for(store, batch, [group for group, word in zip(groups, foreseen, strict=True) if word == "stored"])
     for chunk in chunks:
         try:
-            answer = await store.submit(batch, chunk)
+            answer = await store.submit(batch, chunk, unbounded=unbounded)
             _refuse(request, chunk, answer)
         except (Conflict, OverQuota) as error:
             if statuses:
@@ -274,22 +276,34 @@ async def _stored(
 
 async def why_full(store: Store, run: RunRef) -> OverQuota | None:
     """Why the run may have no new work now."""
-    now = await fitness.memory(store)
-    if now.share > INTAKE_SHARE:
-        return OverQuota(
-            f"Redis uses {now.share:.0%} of its memory and takes new work below {INTAKE_SHARE:.0%}: "
-            "acknowledge results, or give it more memory",
-            retry_after_ms=2000,
-        )
-    held, settings, tenants = await asyncio.gather(
-        runs.unacked_bytes(store, run), run_settings.of_run(store, run), run_settings.of_tenant(store, tenant_of(run))
+    return (await _standing(store, run)).full
+
+
+class _Standing(NamedTuple):
+    """Why a run may have no new work now, and whether no quota counts its jobs and groups."""
+
+    full: OverQuota | None
+    unbounded: bool
+
+
+async def _standing(store: Store, run: RunRef) -> _Standing:
+    now, held, settings, tenants = await asyncio.gather(
+        fitness.memory(store),
+        runs.unacked_bytes(store, run),
+        run_settings.of_run(store, run),
+        run_settings.of_tenant(store, tenant_of(run)),
     )
-    if held > unacked_limit(settings, now):
-        return OverQuota(
-            f"run {public(run)!r} has {held >> 20} MiB of results that nobody has acknowledged: acknowledge them",
-            retry_after_ms=5000,
-        )
+    unbounded = (settings.max_jobs, settings.max_unacked_groups, tenants.max_jobs) == (None, None, None)
     most = tenants.max_unacked_bytes
+    if now.share > INTAKE_SHARE:
+        why = (
+            f"Redis uses {now.share:.0%} of its memory and takes new work below {INTAKE_SHARE:.0%}: "
+            "acknowledge results, or give it more memory"
+        )
+        return _Standing(OverQuota(why, retry_after_ms=2000), unbounded)
+    if held > unacked_limit(settings, now):
+        why = f"run {public(run)!r} has {held >> 20} MiB of results that nobody has acknowledged: acknowledge them"
+        return _Standing(OverQuota(why, retry_after_ms=5000), unbounded)
     if most is not None and (held := await runs.tenant_bytes(store, tenant_of(run))) > most:
-        return OverQuota(why_tenant_full(held, most), retry_after_ms=5000)
-    return None
+        return _Standing(OverQuota(why_tenant_full(held, most), retry_after_ms=5000), unbounded)
+    return _Standing(None, unbounded)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from prorl_mq.duties import admit
 from prorl_mq.duties.admit import Admission
 from prorl_mq.duties.sweep import Janitor
 from prorl_mq.schema.codec import encode
@@ -12,12 +13,14 @@ from prorl_mq.schema.ids import RunRef, TenantId, batch_ref, group_ref, tenant_o
 from prorl_mq.schema.items import Finish, Held, NewBatch, NewGroup
 from prorl_mq.schema.messages import Outcome, Purpose, Stage
 from prorl_mq.schema.settings import Book, RunSettings, TenantSettings
-from prorl_mq.store import results, run_settings, runs
+from prorl_mq.schema.task_schema import Schema
+from prorl_mq.store import results, run_settings, runs, work
 from prorl_mq.store.direct import consumers
+from prorl_mq.store.families import digest_of
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
-from prorl_mq.store.store import Store
-from tests.support.queue import Queue, record, spec
+from prorl_mq.store.store import ADMIT, Store
+from tests.support.queue import RUN, Queue, record, spec
 from tests.verbs.reserved import reserved
 
 pytestmark = pytest.mark.anyio
@@ -266,3 +269,34 @@ async def test_a_run_stays_for_as_long_as_a_batch_of_it_waits_for_prompts(farm: 
     await farm.queue.command("ZADD", farm.queue.keys.runs, 1, batch.run)
     await Janitor(farm.store, lease_ms=1_000).turn()
     assert await runs.known(farm.store) == [batch.run]
+
+
+async def test_what_has_no_quota_begins_with_its_submission_only_while_nothing_waits(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admit, "IDLE_BLOCK_S", 0.01)
+    queue, keys = farm.queue, farm.queue.keys
+    await work.enroll(farm.store, {"sums": Schema()}, None)
+    await queue.command("HSET", keys.worker("w1"), "families", digest_of(["sums"]))
+    await farm.store.hold(ADMIT, lease_ms=60_000)
+
+    async def answer(name: str, n: int, *, unbounded: bool = True) -> str:
+        batch, made = queue.new(name, batch=f"b {name}", n=n)
+        [said] = await farm.store.submit(batch, [made], unbounded=unbounded)
+        return said
+
+    assert await answer("before any look", 1) == "stored"
+    await farm.admission.turn()  # it is admitted
+    await farm.admission.turn()  # nothing waits
+    assert await answer("first", 8) == "begun"
+    assert await answer("bounded", 1, unbounded=False) == "stored"
+    assert await answer("behind it", 1) == "stored"
+    await farm.admission.turn()
+    await farm.admission.turn()
+    assert await answer("second", 6) == "stored", "no more than two entries for each slot"
+    assert await farm.store.admit(RUN, [await queue.wanted(group_ref(RUN, "second"))]) == [6]
+    assert await answer("waits", 1) == "stored"
+    farm.admission._look_at = 0.0
+    await farm.admission.turn()
+    assert await queue.command("EXISTS", keys.offer) == 0
+    assert await answer("last", 1) == "stored"

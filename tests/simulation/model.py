@@ -4,7 +4,7 @@ Jobs, leases, pending entries, duties and groups are followed as the scripts fol
 jobs need is: `submit`, `draw`, `adopt` and the verdict on a drawn group are taken as they come.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tests.simulation.job_verbs import JobVerbs
@@ -73,13 +73,20 @@ class Model(JobVerbs):
         return None
 
     def _submit(self, call: Call) -> list[Any] | None:
-        for item, word in zip(call.about["items"], call.reply, strict=False):
-            if word == b"stored":
-                if item[0] in self.groups:
-                    return ["already" for _ in call.reply]
-                reserved = bool(call.about["reserved"])
-                self.groups[item[0]] = Group(wanted=item[2], waits=not reserved, reserved=reserved)
-                self.admitted[item[0]] = 0
+        items, keys = call.about["items"], call.keys[9 + 3 * len(call.about["items"]) :]
+        tokens = self._tokens_for(call)
+        for (ref, _, samples, total_ms, *_), word in zip(items, call.reply, strict=False):
+            if word not in {b"stored", b"begun"}:
+                continue
+            if ref in self.groups:
+                return ["already" for _ in call.reply]
+            begun, reserved = word == b"begun", bool(call.about["reserved"])
+            if begun and (self._holder(keys[5], call.wall_ms) is None or self._held_back(call)):
+                return ["stored" for _ in call.reply]
+            group = self.groups[ref] = Group(wanted=samples, waits=not reserved and not begun, reserved=reserved)
+            self.admitted[ref] = 0
+            if begun:
+                self._begin(call, group, ref, samples, keys[0], total_ms, tokens)
         return None
 
     def _fork(self, call: Call) -> list[Any]:
@@ -134,7 +141,7 @@ class Model(JobVerbs):
 
     def _admit(self, call: Call) -> list[Any]:
         others = self._holder(call.keys[6], call.wall_ms) not in {None, call.about["by"]}
-        others = others or self.paused_runs.get(call.about["run"], 0) > call.now_ms
+        others = others or self._held_back(call)
         words: list[Any] = []
         tokens = self._tokens_for(call)
         for (ref, first, wanted, total_ms), take in zip(call.about["items"], call.about["take"], strict=True):
@@ -144,15 +151,23 @@ class Model(JobVerbs):
                 words.append(-1)
                 continue
             group.waits = take < wanted
-            for index in range(first, first + take):
-                entry = self._added(call.keys[1], call.now_ms)
-                stage, stream, deadline = call.about["stage"], call.keys[1], call.now_ms + total_ms
-                self.jobs[f"{ref}:{index}"] = Job(call.about["state"], stage, stream, entry, deadline, next(tokens))
-            group.next, group.wanted, group.open = first + take, wanted - take, group.open + take
-            group.changes += 1
-            self.admitted[ref] = group.next
+            self._begin(call, group, ref, take, call.keys[1], total_ms, tokens)
             words.append(take)
         return words
+
+    def _held_back(self, call: Call) -> bool:
+        return self.paused_runs.get(call.about["run"], 0) > call.now_ms
+
+    def _begin(
+        self, call: Call, group: Group, ref: str, take: int, stream: str, total_ms: int, tokens: Iterator[str]
+    ) -> None:
+        state, stage, deadline = call.about["state"], call.about["stage"], call.now_ms + total_ms
+        for index in range(group.next, group.next + take):
+            entry = self._added(stream, call.now_ms)
+            self.jobs[f"{ref}:{index}"] = Job(state, stage, stream, entry, deadline, next(tokens))
+        group.next, group.wanted, group.open = group.next + take, group.wanted - take, group.open + take
+        group.changes += 1
+        self.admitted[ref] = group.next
 
     def _withdraw(self, call: Call) -> list[Any]:
         words = []

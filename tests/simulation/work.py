@@ -216,6 +216,9 @@ class Trainer:
             await asyncio.sleep(0.05)
 
     async def _batch(self, client: AsyncClient, request: BatchRequest) -> None:
+        """Some come late: a small one that nothing waits in front of begins with its submission."""
+        random = self._options.random(f"late/{request.batch_id}")
+        await asyncio.sleep(random.choice((0.0, 0.5)) * random.random())
         await submitted(client, request)
         if request.dapo is None:
             await self._following(client, [request], lambda: client.groups(RUN_ID, request.batch_id, wait_s=4.0))

@@ -21,12 +21,12 @@ _PER_ITEM: dict[str, dict[str, Table]] = {
     "ack": {"KEYS[key]": GROUP, "KEYS[key + 1]": BATCH},
     "admit": {"KEYS[key]": JOB},
     "renew": {"KEYS[3 + 2 * place]": JOB},
-    "submit": {"KEYS[7 + 3 * place]": GROUP},
+    "submit": {"KEYS[7 + 3 * place]": GROUP, "KEYS[key]": JOB},
     "wake": {"KEYS[2 + place]": GROUP},
 }
 # Hashes that are none of the three: of runs, pools, policies, workers and counters.
 _OTHERS = {
-    "ack": "KEYS[2] KEYS[5] KEYS[#KEYS]", "admit": "KEYS[5] KEYS[6]", "announce": "KEYS[1]", "assign": "KEYS[2]",
+    "ack": "KEYS[2] KEYS[5] KEYS[#KEYS]", "admit": "in_flight unacked", "announce": "KEYS[1]", "assign": "KEYS[2]",
     "bury": "KEYS[2]",
     "close": "KEYS[4]", "configure": "KEYS[1] KEYS[3]", "confirm": "counters in_flight", "draw": "KEYS[4]",
     "enroll": "KEYS[1] KEYS[3]", "finish": "counters in_flight", "fork": "KEYS[4] KEYS[12] KEYS[16]",
@@ -34,7 +34,7 @@ _OTHERS = {
     "observe": "KEYS[1]", "progress": "KEYS[1] KEYS[2]", "open_epoch": "KEYS[1]",
     "reap": "counters in_flight KEYS[#KEYS]", "renew": "KEYS[3]", "retire_run": "KEYS[2]",
     "settle": "KEYS[4] KEYS[#KEYS]", "shelve": "KEYS[3]", "stop": "counters in_flight",
-    "submit": "KEYS[4]", "switch": "KEYS[1]",
+    "submit": "KEYS[4] in_flight unacked", "switch": "KEYS[1]",
 }  # fmt: skip
 
 

@@ -68,9 +68,18 @@ async def endless(_work: Work) -> Move:
 
 
 def options(settings: RedisSettings, **more: Any) -> WorkerSettings:
-    """Of an INIT worker without sandboxes."""
-    about = {"name": "w1", "node": "n1", "sandbox": "none", "lease_ms": 60_000, "grace_ms": 0, "slots": 4, **more}
-    return WorkerSettings(stage=StageName.INIT, redis=settings, **about)
+    """Of an INIT worker without sandboxes, unless another `stage` is given."""
+    about = {
+        "stage": StageName.INIT,
+        "name": "w1",
+        "node": "n1",
+        "sandbox": "none",
+        "lease_ms": 60_000,
+        "grace_ms": 0,
+        "slots": 4,
+        **more,
+    }
+    return WorkerSettings(redis=settings, **about)
 
 
 @contextlib.asynccontextmanager

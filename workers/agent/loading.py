@@ -152,6 +152,11 @@ async def load_ahead(pool: str) -> None:
             await asyncio.to_thread(renderer.vision)
 
 
+def names_models(environ: Mapping[str, str]) -> bool:
+    """True if this process was started with a model of any pool."""
+    return bool(environ.get(MODELS) or environ.get("PRORL_TOKENIZER"))
+
+
 def _model() -> PoolModel | None:
     """That of this task's job."""
     return tokenizers.of_job(os.environ) or _default()

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from prorl_mq.clock import monotonic
+from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import GroupRef, group_of
-from prorl_mq.schema.items import Claim, Entry, Held, Lane
+from prorl_mq.schema.items import Claim, Entry, GroupSpec, Held, Lane
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import work
 from prorl_mq.store.store import Store
@@ -83,7 +84,8 @@ class Claims:
 
     def _work(self, entry: Entry, claim: Claim, specs: work.Specs, lane: Lane, read_at: float | None = None) -> Work:
         stage, node, family, front = lane
-        held = Held(entry.ref, claim.token, entry.entry, stage, node, specs.spec.pool, family, read_at, front)
+        pool, told = specs.spec.pool, entry.told
+        held = Held(entry.ref, claim.token, entry.entry, stage, node, pool, family, read_at, front, told)
         budget_ms = _budget_ms(specs, lane.stage)
         return Work(held=held, claim=claim, spec=specs.spec, sealed=specs.sealed, budget_ms=budget_ms, holds=self._hold)
 
@@ -109,8 +111,10 @@ class Claims:
         """
         newest: dict[GroupRef, int] = {}
         for entry in entries:
-            ref = group_of(entry.ref)
-            newest[ref] = max(newest.get(ref, 0), _added_ms(entry))
+            ref, added = group_of(entry.ref), _added_ms(entry)
+            newest[ref] = max(newest.get(ref, 0), added)
+            if entry.told is not None and (entry.told.whole or self._settings.stage is not Stage.EVAL):
+                self._learn(ref, added, entry.told.spec)
         now_ms = max(newest.values(), default=0)
         missing = [ref for ref, added in newest.items() if ref not in self._specs or self._specs[ref].read_ms < added]
         if missing:
@@ -123,6 +127,13 @@ class Claims:
         while len(self._specs) > SPECS_KEPT:
             self._specs.popitem(last=False)
         return groups
+
+    def _learn(self, ref: GroupRef, added: int, packed: bytes) -> None:
+        """Remembers what an entry tells of its group."""
+        known = self._specs.pop(ref, None)
+        if known is None or known.read_ms < added:
+            known = Known(added, work.Specs(decode(packed, GroupSpec), b""))
+        self._specs[ref] = known
 
 
 def _family(specs: work.Specs | None) -> str | None:

@@ -75,6 +75,7 @@ class Reading:
         self._looked_at = 0.0
         self._begun_at = -LOOK_S
         self._called = False  # something came, and nothing of it was read yet
+        self._drained = False  # the last read of all streams left nothing there
         self._room = Room(0, 0)
         self._neighbours = Neighbours(store, Stage.RUN, settings.node)
         self._counted_at = -COUNT_S
@@ -154,13 +155,18 @@ class Reading:
             return []
         names = [*near, *shared, *front]
         if free < len(names) or front or near:
-            found = await self._begun(front, free) or await self._at_once(near, shared, free)
+            found = await self._begun(front, free)
+            if not found and not (self._drained and free >= len(names)):
+                found = await self._at_once(near, shared, free)
             if found:
                 self._called = False
                 return found
         if free < len(names):
+            self._drained = False
             return await self._called_for(names)
-        return await self._read(names, free, block_ms=BLOCK_MS)
+        found = await self._read(names, free, block_ms=BLOCK_MS)
+        self._drained = all(len(read.entries) < free // len(names) for read in found)
+        return found
 
     async def _begun(self, front: list[str], free: int) -> list[Read]:
         """Entries of the lanes in front; when there was none, not looked for again for a moment."""

@@ -1,6 +1,8 @@
 """A stage behind the breakers of task families: jobs of one that fails wait, and one of them tries now and then."""
 
-from typing import Final
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -27,6 +29,16 @@ ELSEWHERE_MS: Final = 200
 DECLINES: Final = 5  # times that a node leaves a job that failed on it to others
 KEPT: Final = 32  # failed attempts that travel with a job
 ERROR_CHARS: Final = 500
+KNOWN: Final = 1_024  # tenants' task families
+AVOID: Final = b"avoid"  # as `Carried` is packed
+
+
+class _Keys(NamedTuple):
+    """The breakers of a job: its family's in this stage, those that it asks, and that of a stage to come."""
+
+    own: BreakerKey
+    asked: Sequence[BreakerKey]
+    later: BreakerKey | None
 
 
 class GuardedStage:
@@ -38,21 +50,24 @@ class GuardedStage:
         self._store = store
         self._shared = shared
         self._node = node
+        self._keys = lru_cache(KNOWN)(self._made_keys)
 
     async def perform(self, work: Work) -> Move:
-        before = carried(work)
-        avoided = before.avoid == self._node and before.declined < DECLINES and before.sandbox is None
-        if avoided and await self._others(work.spec.data_source):
-            return _declined(work, before)
+        if AVOID in work.claim.carry:  # else there is no need to read it
+            before = carried(work)
+            avoided = before.avoid == self._node and before.declined < DECLINES and before.sandbox is None
+            if avoided and await self._others(work.spec.data_source):
+                return _declined(work, before)
+        own, asked, later = self._keys(tenant_of(work.held.ref), work.spec.data_source)
         try:
-            tried = await self._shared.check(*self._keys(work), later=self._later(work))
+            tried = await self._shared.check(*asked, later=later)
         except Postponed as why:
             return await self._uncounted(failures.postponed(work, why))
         move = await self._stage.perform(work)
-        shown, move = await self._judged(work, move)
+        shown, move = await self._judged(work, own, move)
         if tried and not shown:
-            await self._shared.put_back([key for key in tried if key == _key(work, self._name)])
-        return await self._uncounted(self._noted(before, move))
+            await self._shared.put_back([key for key in tried if key == own])
+        return await self._uncounted(self._noted(work, move)) if isinstance(move.item, Fail) else move
 
     async def _uncounted(self, move: Move) -> Move:
         """Takes what is put aside in EVAL out of the count that RUN stops by for all; not where Redis fills up."""
@@ -62,19 +77,20 @@ class GuardedStage:
             return move
         return msgspec.structs.replace(move, item=move.item._replace(aside=True))
 
-    def _later(self, work: Work) -> BreakerKey | None:
-        """A job whose EVAL would fail does not begin, either: its trajectory would wait there."""
-        return _key(work, Stage.EVAL) if self._name is Stage.INIT else None
-
-    def _keys(self, work: Work) -> list[BreakerKey]:
+    def _made_keys(self, tenant: str, family: str) -> _Keys:
         """A job whose RUN would fail does not begin. What has reached RUN runs: its sandbox is there."""
-        return [_key(work, stage) for stage in STOPS[self._name]]
+        asked = [breakers.family(tenant, stage, family) for stage in STOPS[self._name]]
+        return _Keys(breakers.family(tenant, self._name, family), asked, self._later(tenant, family))
 
-    async def _judged(self, work: Work, move: Move) -> tuple[bool, Move]:
+    def _later(self, tenant: str, family: str) -> BreakerKey | None:
+        """A job whose EVAL would fail does not begin, either: its trajectory would wait there."""
+        return breakers.family(tenant, Stage.EVAL, family) if self._name is Stage.INIT else None
+
+    async def _judged(self, work: Work, key: BreakerKey, move: Move) -> tuple[bool, Move]:
         """Counts what became of the attempt, and whether that shows anything of the family in this stage. While its
         breaker is open, a failure ends no job.
         """
-        key, put_aside = _key(work, self._name), isinstance(move.error, Postponed)
+        put_aside = isinstance(move.error, Postponed)
         if move.error is None:
             worked = isinstance(move.item, Advance) or (isinstance(move.item, Finish) and move.item.outcome in COUNTS)
             if worked:
@@ -90,12 +106,12 @@ class GuardedStage:
         forgets = isinstance(move.item, Fail) and move.item.forgets
         return True, failures.forgetting(later) if forgets else later
 
-    def _noted(self, before: Carried, move: Move) -> Move:
+    def _noted(self, work: Work, move: Move) -> Move:
         """A failed attempt travels on with its cause and node, and continues on another node where that may help."""
         error = move.error.error if isinstance(move.error, Postponed) else move.error
         if not isinstance(move.item, Fail) or error is None:
             return move
-        cause = cause_of(error)
+        cause, before = cause_of(error), carried(work)
         if move.item.carry:
             before = msgspec.structs.replace(decode(move.item.carry, Carried), failed=before.failed)
         made = FailedAttempt(stage=self._name, cause=cause, node=self._node, error=told(error)[:ERROR_CHARS])
@@ -123,7 +139,3 @@ def _declined(work: Work, before: Carried) -> Move:
     carry = packed(msgspec.structs.replace(before, declined=before.declined + 1))
     why = f"left to another node: its last attempt failed on {before.avoid}"
     return Move(item=Fail(work.held, work.held.stage, ELSEWHERE_MS, why, counts=False, carry=carry))
-
-
-def _key(work: Work, stage: Stage) -> BreakerKey:
-    return breakers.family(tenant_of(work.held.ref), stage, work.spec.data_source)

@@ -56,7 +56,8 @@ class JobLog:
     ) -> None:
         self._work, self._archives, self._send_on = work, archives, send
         self._records = [Logged(work.held, place, each) for place, each in enumerate(records)]
-        worlds, points = notes(records, WORLD, World), notes(records, CHECKPOINT, Checkpoint)
+        worlds = notes(records, WORLD, World) if records else []
+        points = notes(records, CHECKPOINT, Checkpoint) if records else []
         if base is not None and base.checkpoint is not None:
             points = [base.checkpoint, *points]
         self._announced: int | None = worlds[0].announced if worlds else None

@@ -1,6 +1,7 @@
 """RUN: the agent acts in the job's sandbox and talks to the policy; its trajectory passes to EVAL."""
 
 import asyncio
+import os
 from functools import partial
 
 import msgspec
@@ -25,7 +26,7 @@ from sandbox.errors import LinkCut, SandboxError, SandboxOverrun, SandboxUnavail
 from sandbox.isolators.layers.copying import Copies
 from sandbox.protocol import Sandbox, SandboxHandle, SandboxProvider
 from workers import metrics
-from workers.agent.loading import load_ahead
+from workers.agent.loading import load_ahead, names_models
 from workers.agent.pictures import messages as shown
 from workers.egress.opening import way_out
 from workers.handler import Handler, Ran, SandboxLost, lost_with_egress, with_egress
@@ -77,6 +78,7 @@ class RunStage:
         self._archives = CheckpointArchives(store)
         self._copies = copies
         self._models = models
+        self._loads = names_models(os.environ)
 
     async def perform(self, work: Work) -> Move:
         before = carried(work)
@@ -93,11 +95,11 @@ class RunStage:
                 version = policy.version if log is None else log.begin(policy.version)
                 before = msgspec.structs.replace(before, announced=version)
             box = await self._attach(work, before, log)
-            await load_ahead(work.spec.pool)  # seconds in a new process, and no time of the policy's
+            if self._loads:  # seconds in a new process, and no time of the policy's
+                await load_ahead(work.spec.pool)
             ran, cut = await self._run(work, before, box, log)
             after = with_seconds(_summary(before, ran, cut=cut), "run", monotonic() - started, node=self._node)
-            metrics.forks.inc(after.forks)
-            metrics.prefix_breaks.inc(after.prefix_breaks)
+            metrics.broken(after.forks, after.prefix_breaks)
             move = await self._advance(work, after, ran.trajectory)
         except OverBudget:
             return failures.timed_out(work, before)
@@ -150,10 +152,10 @@ class RunStage:
         if _has_past(work):
             await work.hold()
             records = await jobs.log(self._store, work.held.ref)
-            metrics.resumed.inc(bool(records))
         log = JobLog(work, self._logs, records, self._archives, await self._inherited(work))
         log.volatile = getattr(self._registry[work.spec.data_source], "volatile", ())
-        metrics.kept_turns.inc((log.turn + 1) * bool(records))
+        if records:
+            metrics.continued(log.turn + 1)
         return log
 
     async def _inherited(self, work: Work) -> Inherited | None:

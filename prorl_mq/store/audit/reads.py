@@ -28,7 +28,7 @@ TYPES: Final = {
     "intake": STREAM, "policy": HASH, "lanes": SET, "intakes": SET, "pools": SET, "bytes": STRING, "duty": STRING,
     "prorl": SET, "schemas": HASH, "families": HASH, "breakers": HASH, "answers": ZSET, "cancellable": SET,
     "to_cancel": SET, "archive": STREAM, "archiving": ZSET, "archive_state": HASH, "mark": STRING, "images": HASH,
-    "placed": STRING,
+    "placed": STRING, "offer": STRING,
 }  # fmt: skip
 _RUN, _OF_RUN, _JOB = r"[^:]+:[^:]+", r"[^:]+:[^:]+:[^:]+", r"[^:]+:[^:]+:[^:]+:[0-9]+"
 _POOL = r"[^:]+(:[^:]+)?"  # of a tenant, or of an older release
@@ -45,7 +45,7 @@ NAMES: Final = {
 }  # fmt: skip
 WITH_INTAKE: Final = frozenset({"results", "answers"})  # kinds that a trainer has before its run's first batch
 OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried", "run", "answers", "cancellable", "batches"})
-TEMPORARY: Final = frozenset({"worker", "duty", "mark", "placed"})  # keys that always have a TTL
+TEMPORARY: Final = frozenset({"worker", "duty", "mark", "placed", "offer"})  # keys that always have a TTL
 
 
 class Reads(Protocol):

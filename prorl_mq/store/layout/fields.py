@@ -26,17 +26,19 @@ def _field(holds: str, written_by: str, goes: str = "") -> Field:
 LOG_GOES: Final = "removed behind RUN, by a failure that begins the rollout again, and by its end"
 JOB: Final[dict[str, Field]] = {
     "state": _field(
-        "State", "admit advance claim confirm divert fail finish pause promote reap release renew resume stop"
+        "State", "admit advance claim confirm divert fail finish pause promote reap release renew resume stop submit"
     ),
-    "stage": _field("Stage", "admit advance fail reap resume"),
-    "token": _field("text; the fence of every commit", "admit advance divert fail pause promote reap release resume"),
+    "stage": _field("Stage", "admit advance fail reap resume submit"),
+    "token": _field(
+        "text; the fence of every commit", "admit advance divert fail pause promote reap release resume submit"
+    ),
     "entry": _field(
         "id of its stream entry; empty while it has none",
-        "admit advance confirm divert fail finish pause promote reap release resume stop",
+        "admit advance confirm divert fail finish pause promote reap release resume stop submit",
     ),
     "stream": _field(
         "key of the stage stream or lane that it is on, or continues on",
-        "admit advance divert fail reap release resume",
+        "admit advance divert fail reap release resume submit",
     ),
     "owner": _field(
         "name of the worker that has its lease; empty: nobody",
@@ -58,11 +60,11 @@ JOB: Final[dict[str, Field]] = {
     "saved_in": _field("name of the file that has that checkpoint; empty: `saved` has it", "log", LOG_GOES),
     "lent": _field("1: a fork names one of its checkpoints' files, so its worker removes none", "fork"),
     "progress": _field("integer; `deaths` when its newest record was logged", "log"),
-    "at": _field("ms; its admission", "admit"),
-    "deadline": _field("ms; its total deadline", "admit resume"),
+    "at": _field("ms; its admission", "admit submit"),
+    "deadline": _field("ms; its total deadline", "admit resume submit"),
     "line": _field(
         "its newest 64 events, a line each",
-        "admit advance assign claim confirm divert fail finish log pause promote reap release renew resume stop",
+        "admit advance assign claim confirm divert fail finish log pause promote reap release renew resume stop submit",
         "moves to its group when the job ends",
     ),
     "carry": _field(
@@ -106,7 +108,7 @@ GROUP: Final[dict[str, Field]] = {
     "withdrawn": _field("Withdrawal", "withdraw", "removed by settle"),
     "changes": _field(
         "integer; its version: a verdict is applied to the one that it was made of",
-        "admit adopt confirm draw finish reap settle stop wake withdraw",
+        "admit adopt confirm draw finish reap settle stop submit wake withdraw",
         "removed by settle",
     ),
     "warm": _field("addresses of backends that hold its prompt, between spaces", "assign", "removed by settle"),

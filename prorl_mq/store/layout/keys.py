@@ -14,6 +14,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | paused, paused:runs | zset | paused job, run → when its pause ends | members leave by resume, or in time; permanent |
 | due | stream | groups whose verdict is due | entries leave by settle; permanent |
 | changed:admit | zset | runs whose backlog has got something since admission looked | a look takes them; permanent |
+| offer | string | what may begin with its submission, by who admits and while nothing waits | TTL |
 | cancels, events | stream | cancel messages; state changes | trimmed by age; capped; permanent |
 | workers, worker:NAME | zset, hash | living workers | members swept; TTL |
 | runs, run:R | zset, hash | runs; a run's counters | swept when it is idle and holds nothing |
@@ -107,6 +108,7 @@ class Keys:
         self.paused_runs = prefix + "paused:runs"
         self.due = prefix + "due"
         self.admit_bell = prefix + "changed:admit"
+        self.offer = prefix + "offer"
         self.draw_bell = prefix + "changed:draw"
         self.dapo = prefix + "dapo"
         self.carrying = prefix + "carrying"

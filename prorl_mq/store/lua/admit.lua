@@ -10,45 +10,25 @@
 --@include call
 --@include entry
 --@include lane
-local reply, key, deadlines, made, begun = {}, 9, {}, 0, 0
-local holder = call('GET', KEYS[7])
-local others = holder and string.match(holder, '^[^\t]*') ~= A.by
-local pause = tonumber(call('ZSCORE', KEYS[8], A.run) or 0)
+--@include admission
+local reply, key, holder = {}, 9, admitting(KEYS[7])
+local others = holder and holder ~= A.by or paused(KEYS[8])
 for place, item in ipairs(A.items) do
-  local ref, first, wanted, deadline = item[1], item[2], item[3], now_ms + item[4]
+  local ref, first, wanted = item[1], item[2], item[3]
   local group, take = KEYS[key], A.take[place]
   key = key + 1
   local fields = call('HMGET', group, 'next', 'wanted', 'at')
-  local as_seen = not others and pause <= now_ms and tonumber(fields[1]) == first and tonumber(fields[2]) == wanted
+  local as_seen = not others and tonumber(fields[1]) == first and tonumber(fields[2]) == wanted
   if as_seen and take < wanted then as_seen = call('ZSCORE', KEYS[1], ref)
   elseif as_seen then as_seen = call('ZREM', KEYS[1], ref) == 1 end
   if not as_seen then
     reply[place] = -1
-    key = key + take
   else
-    local submitted = fields[3] and 'submitted_ms=' .. fields[3]
-    call('UNLINK', unpack(KEYS, key, key + take - 1))  -- what lingers of an acknowledged group of that name, with its TTL
-    for index = first, first + take - 1 do
-      local job = ref .. ':' .. index
-      local entry, token = enqueue(KEYS[2], job, 0, 0, 0, deadline)
-      call('HSET', KEYS[key], 'state', A.state, 'stage', A.stage, 'token', token, 'entry', entry, 'stream', KEYS[2],
-        'deadline', deadline, 'at', now_ms, 'line', note('', job, 'admit', A.stage, '', '', submitted))
-      deadlines[#deadlines + 1] = deadline
-      deadlines[#deadlines + 1] = job
-      key = key + 1
-    end
-    call('HSET', group, 'next', first + take, 'wanted', wanted - take)
-    call('HINCRBY', group, 'open', take)
-    call('HINCRBY', group, 'changes', 1)
-    made = made + take
-    begun = begun + (first == 0 and 1 or 0)
+    begin(ref, group, first, take, wanted, item[4], fields[3], KEYS[2], key)
     reply[place] = take
   end
+  key = key + take
 end
-for at = 1, #deadlines, 1000 do
-  call('ZADD', KEYS[3], unpack(deadlines, at, math.min(at + 999, #deadlines)))
-end
-if made > 0 then call('HINCRBY', KEYS[5], A.run, made) end
-if begun > 0 then call('HINCRBY', KEYS[6], A.run, begun) end
+count_begun(KEYS[3], KEYS[5], KEYS[6])
 publish(KEYS[4])
 return reply

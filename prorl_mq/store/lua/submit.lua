@@ -1,14 +1,36 @@
 #!lua
 -- Stores groups of one batch and puts them where they wait: into their run's backlog, or into a reservoir. Idempotent
--- by batch and group id.
+-- by batch and group id. Few samples begin at once where admission offers that: nothing waits for its turn, and there is
+-- room on the first stage.
 -- KEYS: 1 batch, 2 backlog or reservoir, 3 runs, 4 run, 5 bell, 6 open groups, 7 DAPO batches, 8 batches of the
---       run, 9 open groups of the batch, then per group: group, open, sealed
+--       run, 9 open groups of the batch, then per group: group, open, sealed; where they may begin: stage stream,
+--       deadlines, events, jobs in flight, un-acknowledged groups, duty, paused runs, offer, then the job of each sample
 -- ARGV: 1 packed {digest, run, batch, ttl_ms, groups, jobs, base, ahead_us, reserved, plan, target,
 --       batches_cap, items = {{ref, digest, n, total_ms, open, sealed, family, images}}}, bytes; base and ahead_us: as
---       `order.py` says. With a plan, the batch is a DAPO batch
--- Reply: per group stored, already or conflict; with a conflict nothing is stored. {'conflict'} alone: the batch's
+--       `order.py` says. With a plan, the batch is a DAPO batch. Where they may begin: {state, stage, consumers,
+--       events_cap, tokens, lanes, told}; `tokens` is the number of their samples, `told` the
+--       largest spec that goes into an entry, in bytes
+-- Reply: per group stored, begun, already or conflict; with a conflict nothing is stored. {'conflict'} alone: the batch's
 -- body differs. {'ended'}: the batch takes no groups any more. Without groups: {'stored'} or {'already'}.
 --@include call
+--@include entry
+--@include lane
+--@include admission
+-- Whether all of the call may begin now, by the offer of the process that admits (`msgpack {by, most, families}`).
+local function may_begin(first)
+  local offer = A.tokens and call('GET', KEYS[first + 7])
+  if not offer then return nil end
+  offer = cmsgpack.unpack(offer)
+  if call('EXISTS', KEYS[5]) == 1 then return nil end  -- something came before, and was not looked at
+  if admitting(KEYS[first + 5]) ~= offer.by then return nil end
+  if paused(KEYS[first + 6]) then return nil end
+  if call('XLEN', KEYS[first]) + A.tokens > offer.most then return nil end
+  for _, item in ipairs(A.items) do
+    if not offer.families[item[7]] then return nil end
+  end
+  return true
+end
+
 local B = KEYS[1]
 local digest, phase = unpack(call('HMGET', B, 'digest', 'phase'))
 if digest and digest ~= A.digest then return {'conflict'} end
@@ -34,6 +56,8 @@ if not digest then
 end
 call('PEXPIRE', B, A.ttl_ms, 'XX')  -- it has closed, and is asked for again
 local fresh, names = {}, {}
+local beginning = 10 + 3 * #A.items
+local begins, job = may_begin(beginning), beginning + 8
 for place, item in ipairs(A.items) do
   if reply[place] == 'stored' then
     local group, open, sealed = unpack(KEYS, 7 + 3 * place, 9 + 3 * place)
@@ -44,22 +68,35 @@ for place, item in ipairs(A.items) do
     if item[8] ~= '' then call('HSET', group, 'images', item[8]) end
     call('SET', open, raw(item[5]))
     if item[6] > 0 then call('SET', sealed, raw(item[6])) end
-    fresh[#fresh + 1] = string.format('%.0f', A.base + now_us - A.ahead_us + place)
-    fresh[#fresh + 1] = item[1]
+    if begins then
+      local spec = raw(item[5])
+      begin(item[1], group, 0, item[3], item[3], item[4], now_text, KEYS[beginning], job, item[6] > 0 and 'o' or 's',
+        #spec <= A.told and spec or nil)
+      reply[place] = 'begun'
+    else
+      fresh[#fresh + 1] = string.format('%.0f', A.base + now_us - A.ahead_us + place)
+      fresh[#fresh + 1] = item[1]
+    end
     names[#names + 1] = item[1]
   end
+  job = job + item[3]
 end
-if #fresh > 0 then
+if #names > 0 then
   call('PERSIST', B)
-  call('ZADD', KEYS[2], unpack(fresh))
+  if #fresh > 0 then call('ZADD', KEYS[2], unpack(fresh)) end
   call('SADD', KEYS[6], unpack(names))
   call('SADD', KEYS[9], unpack(names))
   if A.plan > 0 then call('HINCRBY', B, 'stored', #names) end
 end
-if #fresh > 0 or #A.items == 0 then
+if #names > 0 or #A.items == 0 then
   call('ZADD', KEYS[3], now_ms, A.run)
   call('HSET', KEYS[4], 'seen', now_ms)
   call('PERSIST', KEYS[4])
+end
+if begins then
+  count_begun(KEYS[beginning + 1], KEYS[beginning + 3], KEYS[beginning + 4])
+  publish(KEYS[beginning + 2])
+elseif #names > 0 or #A.items == 0 then
   call('ZADD', KEYS[5], 0, A.reserved and A.batch or A.run)
 end
 return #A.items == 0 and {'stored'} or reply

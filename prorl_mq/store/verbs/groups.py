@@ -1,8 +1,9 @@
 """The verbs of groups, their batches and runs: one typed method for each script. Each may be sent twice."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
+import msgspec
 from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.errors import OverQuota
@@ -15,13 +16,18 @@ from prorl_mq.schema.items import Ack, NewBatch, NewGroup, Settlement, Wanted
 from prorl_mq.schema.lifecycle import FIRST
 from prorl_mq.schema.messages import Stage
 from prorl_mq.schema.status import Reason
-from prorl_mq.store.core import DAY_MS, EVENTS_CAP, Core, Raw, text, texts
+from prorl_mq.store.core import DAY_MS, EVENTS_CAP, Core, Raw, Repeat, text, texts
 from prorl_mq.store.layout.keys import GROUP
 
 JOBS_AT_ONCE: Final = 128  # that one script makes: one to two and a half milliseconds of Redis
 BATCHES_CAP: Final = 200  # newest batches that a run remembers
 PLACED_MS: Final = 30 * DAY_MS  # how long it is noted in which cell a run is that nobody asks for
 ADMIT: Final = "admit"  # the duty that admits
+TOLD_BYTES: Final = 4 << 10  # of a group's spec that goes from entry to entry with a job that began so
+BEGIN_AT_ONCE: Final = 64  # samples of one call that may begin with their submission
+_BEGINNING: Final = {"state": FIRST, "stage": Stage.INIT, "consumers": GROUP, "events_cap": EVENTS_CAP}
+OFFER_MS: Final = 3_000
+_pack: Final = msgspec.msgpack.Encoder().encode
 Part = tuple[Wanted, int]  # a group as it will be, and how many of its samples are taken
 
 
@@ -50,9 +56,11 @@ def slices(groups: Sequence[Wanted]) -> list[list[Part]]:
 class GroupVerbs(Core):
     """From a batch's submission to the acknowledgement of its groups, through reservoirs where it has one."""
 
-    async def submit(self, batch: NewBatch, groups: Sequence[NewGroup]) -> list[str]:
-        """Stores groups: `stored`, `already` or `conflict` for each; `['conflict']` if the batch's body differs;
-        `['ended']` if it takes no groups any more. Without groups, one answer for the batch.
+    async def submit(self, batch: NewBatch, groups: Sequence[NewGroup], *, unbounded: bool = False) -> list[str]:
+        """Stores groups: `stored`, `begun`, `already` or `conflict` for each; `['conflict']` if the batch's body
+        differs; `['ended']` if it takes no groups any more. Without groups, one answer for the batch.
+
+        `unbounded`: no quota counts what the run has, so that a few samples may begin without waiting for admission.
 
         Raises `OverQuota` when Redis has no memory left.
         """
@@ -66,8 +74,16 @@ class GroupVerbs(Core):
             names += (keys.group(group.ref), keys.open(group.ref), keys.sealed(group.ref))
             parts = (raw.put(group.open), raw.put(group.sealed))
             rows.append((group.ref, group.digest, group.n, group.total_ms, *parts, group.family, group.images))
+        begun: dict[str, Any] = {}
+        samples = sum(group.n for group in groups)
+        if unbounded and not batch.waits_in and 0 < samples <= BEGIN_AT_ONCE:
+            names += (keys.stage(Stage.INIT), keys.deadlines, keys.events, keys.in_flight, keys.unacked)
+            names += (keys.duty(ADMIT), keys.paused_runs, keys.offer)
+            names += (keys.job(job_ref(group.ref, index)) for group in groups for index in range(group.n))
+            begun = {**_BEGINNING, "lanes": {}, "tokens": samples, "told": TOLD_BYTES}
         arguments = {
-            "digest": batch.digest, "run": batch.run, "batch": batch.ref, "groups": batch.groups, "jobs": batch.jobs,
+            **begun, "digest": batch.digest, "run": batch.run, "batch": batch.ref, "groups": batch.groups,
+            "jobs": batch.jobs,
             "base": order.base(batch.purpose), "ahead_us": order.ahead_us(batch.priority), "ttl_ms": 7 * DAY_MS,
             "reserved": bool(batch.waits_in), "plan": raw.put(batch.plan), "target": batch.target,
             "batches_cap": BATCHES_CAP, "items": rows,
@@ -113,12 +129,20 @@ class GroupVerbs(Core):
             names += (keys.job(job_ref(group.ref, index)) for index in range(group.next, group.next + take))
         names.append(keys.family_lanes)
         arguments = {
-            "state": FIRST, "stage": Stage.INIT, "run": run, "by": self.name, "consumers": GROUP,
-            "events_cap": EVENTS_CAP, "lanes": self.lane_names([stream]), "tokens": sum(take for _, take in parts),
+            **_BEGINNING, "run": run, "by": self.name, "lanes": self.lane_names([stream]),
+            "tokens": sum(take for _, take in parts),
             "items": [(group.ref, group.next, group.wanted, group.total_ms) for group, _ in parts],
             "take": [take for _, take in parts],
         }  # fmt: skip
         return list(await self.call("admit", names, arguments))
+
+    async def offer(self, most: int, families: Collection[str]) -> None:
+        """Lets a few new samples of these task families begin with their submission, while the first stage has at most
+        so many entries. It ends by itself, and with this process's duty to admit. `most` of 0 takes it back.
+        """
+        packed = _pack({"by": self.name, "most": most, "families": dict.fromkeys(sorted(families), 1)})
+        command = ("SET", self.keys.offer, packed, "PX", OFFER_MS) if most > 0 else ("DEL", self.keys.offer)
+        await self.write(*command, repeat=Repeat.SAME)
 
     async def withdraw(self, run: RunRef, groups: Mapping[GroupRef, BatchRef], why: Withdrawal) -> list[int]:
         """Takes groups from where they wait, for good. Per group: how many jobs it has had, or -1 if it is closed.
