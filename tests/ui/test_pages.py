@@ -1,10 +1,13 @@
 """What people see: each page tells what the service holds, and follows as it changes."""
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from prorl_mq.process.ports import free_port
 from tests.ui.conftest import PATIENCE_MS, Opened, shown
 from tests.ui.stand import Stand, scene, tale
 from tests.ui.told import counted, epic, finished
@@ -151,3 +154,26 @@ def test_fifty_turns_of_32_thousand_tokens_take_a_bounded_number_of_elements(sta
     expect(page.get_by_role("article").last).to_contain_text("Turn 50")
     shown(page)
     assert page.evaluate(count) < 900
+
+
+def test_a_part_that_cannot_be_had_takes_the_overview_not_away(opened: Opened) -> None:
+    page = opened("runs")
+    page.route("**/v1/runs", lambda route: route.fulfill(status=503, content_type="application/json", body="{}"))
+    page.goto(page.url.replace("#/runs", "#/"))
+    expect(page.get_by_role("list", name="Stages")).to_be_visible()
+    expect(page.get_by_text("No runs here:")).to_be_visible()
+
+
+def test_a_router_shows_cells_as_one_service_and_names_a_lost_one(
+    stand: Stand, opened: Opened, tmp_path: Path
+) -> None:
+    finished(stand, "routed")
+    file = tmp_path / "cells.toml"
+    file.write_text(f'[cells]\nhere = "{stand.url}"\naway = "http://127.0.0.1:{free_port()}"\n')
+    url = stand.listening("router", [sys.executable, "-m", "api.cells", str(file), "0"])
+    page = opened(url=url, wait=False)
+    expect(page.get_by_text("cell away does not answer")).to_be_visible()
+    runs = page.get_by_role("region", name="Runs")
+    expect(runs.get_by_role("row").filter(has_text="routed")).to_contain_text("here")
+    runs.get_by_role("link", name="routed", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("routed")

@@ -11,8 +11,14 @@ export const title = () => "Overview";
 export const topic = () => "";
 
 export async function load(_, signal) {
-  const [now, { pools }, { runs }, advice] = await Promise.all(["overview", "pools", "runs", "advice"].map((path) => get(path, { signal })));
-  return { now, pools, runs, advice };
+  const others = ["pools", "runs", "advice"].map((path) => get(path, { signal }));
+  const [now, pools, runs, advice] = await Promise.allSettled([get("overview", { signal }), ...others]);
+  if (now.status === "rejected") throw now.reason;
+  const missing = [["backends", pools], ["runs", runs], ["advice", advice]].filter(([, part]) => part.status === "rejected");
+  return {
+    now: now.value, pools: pools.value?.pools ?? [], runs: runs.value?.runs ?? [], advice: advice.value,
+    missing: missing.map(([what, part]) => `No ${what} here: ${part.reason.message}`),
+  };
 }
 
 export function told(kind, data) {
@@ -20,11 +26,12 @@ export function told(kind, data) {
   if (kind === "changes") feed = [...data.changes.reverse(), ...feed].slice(0, FEED);
 }
 
-export function view({ now, pools, runs, advice }) {
+export function view({ now, pools, runs, advice, missing }) {
   return [
     heading("Overview", h("p", { class: "at" }, `as of ${clock(now.at_ms)}`)),
     h("ol", { class: "stages", "aria-label": "Stages" }, now.stages.map(stage)),
-    h("div", { class: "advice", role: "group", "aria-label": "What limits now" }, h("p", {}, h("strong", {}, advice.says)), h("p", {}, advice.change)),
+    advice && h("div", { class: "advice", role: "group", "aria-label": "What limits now" }, h("p", {}, h("strong", {}, advice.says)), h("p", {}, advice.change)),
+    missing.map((line) => h("p", { class: "why" }, line)),
     now.waits.map((line) => h("p", { class: "why" }, line)),
     numbers(now),
     section("Runs", runsTable(runs)),
@@ -84,6 +91,7 @@ export function poolsTable(pools) {
     { head: "In flight", kind: "num", cell: (row) => whole(row.in_flight) },
     { head: "Version", kind: "num", cell: (row) => row.version ?? "–" },
     { head: "State", cell: (row) => badge(row.alive ? (row.breaker === "closed" ? row.state : row.breaker) : "dead") },
+    ...inCells(rows),
   ];
   return table("Backends", columns, rows, "No backend has joined a pool.");
 }
@@ -96,10 +104,14 @@ export function runsTable(runs) {
     { head: "Un-acked groups", kind: "num", cell: (run) => whole(run.unacked_groups) },
     { head: "Un-acked bytes", kind: "num wide", cell: (run) => bytes(run.unacked_bytes) },
     { head: "Weight", kind: "num wide", cell: (run) => run.settings.weight ?? 1 },
+    ...inCells(runs),
     { head: "Why its groups wait", kind: "wide words", cell: (run) => run.why || "–" },
   ];
   return table("Runs", columns, runs, "No run in the last week: submit a batch.");
 }
+
+// The cell of each row, where a router answers for several.
+const inCells = (rows) => (rows.some((row) => row.cell) ? [{ head: "Cell", cell: (row) => row.cell ?? "–" }] : []);
 
 function events() {
   const columns = [
