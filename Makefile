@@ -353,8 +353,9 @@ dashboard: setup  ## rq-dashboard for the service that runs in STATE (REBUILD=1:
 bench-scale: setup  ## what a turn of each duty costs at 1,000 runs, 5,000 workers, 50,000 leases, 100,000 groups (three minutes)
 	$(PY) -m bench.scale
 
-bench-cells: setup  ## 1, 2 and 4 namespaces on a cluster of six nodes, and how long its faults pause writers (four minutes)
+bench-cells: setup  ## 1, 2 and 4 namespaces on a cluster of six nodes, how long its faults pause writers, and what the router costs (five minutes)
 	$(PY) -m bench.cells
+	$(PY) -m bench.cells.router
 
 bench-waiting: setup  ## what 2,000 long polls and 500 event streams cost one API process (three minutes)
 	$(PY) -m bench.waiting

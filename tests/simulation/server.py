@@ -29,7 +29,8 @@ SOURCE: Final = Path(__file__).with_name("clock.c")
 class Server:
     """One server process for many histories, spoken to over one socket."""
 
-    def __init__(self, binary: str | None = None) -> None:
+    def __init__(self, binary: str | None = None, *, ordered: bool = True) -> None:
+        """`ordered`: hashes and sets are read in the same order in each history, at the price of searches in them."""
         self._place = Path(tempfile.mkdtemp(prefix="sim"))
         clock = self._place / "clock"
         clock.write_bytes(bytes(mmap.PAGESIZE))
@@ -39,17 +40,18 @@ class Server:
         self._monotonic_us = APART_US
         self._base_us = 0
         self.set_time(EPOCH_US, 0)
-        self._process = self._start(binary or redis_server.find_binary(), clock)
+        self._process = self._start(binary or redis_server.find_binary(), clock, ordered=ordered)
         self._socket = self._connected()
         self._reader = hiredis.Reader(replyError=said)
         self.call(("DEBUG", "SET-ACTIVE-EXPIRE", "0"))  # keys past their time go when looked for
         _, self.unknown = self.send(hiredis.pack_command(("EVALSHA", "0" * 40, "0")))  # its answer to such a hash
 
-    def _start(self, binary: str, clock: Path) -> "subprocess.Popen[bytes]":
+    def _start(self, binary: str, clock: Path, *, ordered: bool) -> "subprocess.Popen[bytes]":
         argv = [binary, "--port", "0", "--unixsocket", str(self._place / "s"), "--dir", str(self._place)]
         argv += ["--save", "", "--appendonly", "no", "--hz", "1", "--maxmemory-policy", "noeviction"]
         argv += ["--enable-debug-command", "yes"]  # for another replication id after a simulated restart
-        for kind in ("hash", "set"):  # small encodings keep the order of insertion, hash tables that of a random seed
+        # Small encodings keep the order of insertion, hash tables that of a random seed.
+        for kind in ("hash", "set") if ordered else ():
             argv += [f"--{kind}-max-listpack-entries", "100000", f"--{kind}-max-listpack-value", "1000000"]
         environment = {**os.environ, "LD_PRELOAD": str(built(SOURCE)), "SIMCLOCK": str(clock)}
         log = (self._place / "log").open("wb")

@@ -164,9 +164,7 @@ def test_a_part_that_cannot_be_had_takes_the_overview_not_away(opened: Opened) -
     expect(page.get_by_text("No runs here:")).to_be_visible()
 
 
-def test_a_router_shows_cells_as_one_service_and_names_a_lost_one(
-    stand: Stand, opened: Opened, tmp_path: Path
-) -> None:
+def test_a_router_shows_cells_as_one_service_and_names_a_lost_one(stand: Stand, opened: Opened, tmp_path: Path) -> None:
     finished(stand, "routed")
     file = tmp_path / "cells.toml"
     file.write_text(f'[cells]\nhere = "{stand.url}"\naway = "http://127.0.0.1:{free_port()}"\n')
