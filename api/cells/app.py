@@ -301,4 +301,4 @@ def _without(request: Request, parameter: str) -> Request:
     query = b"&".join(
         part for part in request.scope["query_string"].split(b"&") if not part.startswith(parameter.encode() + b"=")
     )
-    return Request({**request.scope, "query_string": query})
+    return Request({**request.scope, "query_string": query}, request.receive)

@@ -40,6 +40,7 @@ IDLE_BLOCK_S = 1.0
 HELD_BLOCK_S = 0.1  # while quotas hold everything back that waits: nothing rings when one frees
 FULL_WAIT_S = 0.004
 FULL_WAIT_MAX_S = 0.1
+AMPLE = 4_096  # results for which there must be room before samples may begin that nobody counts
 
 
 class Admission:
@@ -68,7 +69,7 @@ class Admission:
         self._looked: dict[RunRef, int] = {}  # how many groups of each run's purposes were asked for
         self._paused: set[RunRef] = set()
         self._over: set[RunRef] = set()  # runs that held too many bytes at the last turn
-        self._offers = False  # few samples may begin with their submission, as long as nothing waits
+        self._offers = True  # few samples may begin with their submission; perhaps by a process of this name before
 
     async def turn(self) -> float:
         """Fills the first stage up. Waits for the bell when there is nothing to admit."""
@@ -105,8 +106,8 @@ class Admission:
     async def _take_back(self) -> None:
         """Something waits: what comes now waits behind it, or is shared out with it."""
         if self._offers and self._changed:
-            self._offers = False
             await self.store.offer(0, ())
+            self._offers = False
 
     async def _offer(self, queued: int, on_lanes: int) -> None:
         """Nothing waits, so that whatever has no quota would have its turn at once: until something waits it need not
@@ -119,11 +120,13 @@ class Admission:
         used = await runs.usage(self.store, ())
         space = memory.room(used.memory, memory.expected(used.jobs, used.sizes))
         size = max(memory.FIRST_BYTES, *used.sizes.values(), 1)
-        most = min(2 * self._slots - on_lanes, queued + (space // size if space is not None else 2 * self._slots))
+        most = 2 * self._slots - on_lanes
         looked = not self._changed and monotonic() < self._look_at
-        self._offers = bool(families) and looked and most > queued
-        if self._offers:
-            await self.store.offer(most, families)
+        ample = space is None or space // size >= AMPLE
+        offers = bool(families) and looked and ample and most > queued
+        if offers or self._offers:
+            await self.store.offer(most if offers else 0, families if offers else ())
+        self._offers = offers
 
     async def _look(self) -> None:
         if monotonic() > self._look_at:

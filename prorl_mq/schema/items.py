@@ -152,30 +152,15 @@ class Claim(NamedTuple):
 class Entry(NamedTuple):
     """An entry read from a stage stream. `claim`: what it tells of its job; None where it tells the job's name alone.
 
-    `long`: what the last stage carried on is too long for the entry: the job has it. `told`: the group's spec, where
-    the entry has that, too.
+    `long`: what the last stage carried on is too long for the entry: the job has it. `told`: the group's spec,
+    packed as in `open:G`, where the entry has that, too.
     """
 
     ref: JobRef
     entry: EntryId
     claim: Claim | None = None
     long: bool = False
-    told: "CarriedSpec | None" = None
-
-
-class CarriedSpec(NamedTuple):
-    """A group's spec in the entry of one of its jobs, packed as in `open:G`, and the field that it is in."""
-
-    kind: str
-    spec: bytes
-
-    @property
-    def whole(self) -> bool:
-        """True if the group has no sealed part."""
-        return self.kind == WHOLE
-
-
-WHOLE: Final = "s"
+    told: bytes | None = None
 
 
 class Lease(NamedTuple):
@@ -201,7 +186,7 @@ class Held(NamedTuple):
     family: str | None = None  # the lane's task family
     read_at: float | None = None  # on this process's clock; None: it does not count
     front: bool = False  # it came from the lane in front
-    told: CarriedSpec | None = None  # what its entry told of its group, for that of the next stage
+    told: bytes | None = None  # what its entry told of its group, for that of the next stage
 
     @property
     def ms(self) -> int:

@@ -68,7 +68,8 @@ async def accept(
     stored_by = await batches.server(store) if store.synced else b""
     if full is None:
         await taking.put(store, tenant, taken)
-        statuses = await _store(store, request, batch, groups, unbounded=unbounded)
+        # What took its time may have been overtaken by a quota, which admission alone counts.
+        statuses = await _store(store, request, batch, groups, unbounded=unbounded and not taken.images)
     else:
         statuses = await _stored(store, request, batch, groups, full=full)
         await taking.put(store, tenant, taken)

@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from prorl_mq.schema.ids import EntryId, JobRef, Token, id_at
-from prorl_mq.schema.items import CarriedSpec, Claim, Entry, Lane
+from prorl_mq.schema.items import Claim, Entry, Lane
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.layout.keys import GROUP, Keys, lane_name, lanes_of
@@ -79,7 +79,7 @@ def read_entry(entry: bytes, fields: Sequence[bytes]) -> Entry:
         claim = Claim(
             "read", Token(token.decode()), attempts, deaths, releases, deadline_ms, carry, trajectory.decode()
         )
-        told = CarriedSpec(fields[4].decode(), fields[5]) if len(fields) > 5 else None
+        told = fields[5] if len(fields) > 5 else None
         return Entry(ref, name, claim, int(length) > len(carry), told)
     except (IndexError, ValueError):
         return Entry(ref, name)

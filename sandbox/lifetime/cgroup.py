@@ -287,14 +287,18 @@ class Overruns:
     def __init__(self, places: Sequence[str]) -> None:
         self._places = places
         self._files = list[int]()
-        for place in places:
-            for name in OVERRUN_FILES:
-                with contextlib.suppress(OSError):
-                    self._files.append(os.open(Path(place, name), os.O_RDONLY | os.O_CLOEXEC))
+        files = [Path(place, name) for place in places for name in OVERRUN_FILES]
+        try:
+            for each in filter(Path.exists, files):
+                self._files.append(os.open(each, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:  # no descriptor is left, or a group has just gone
+            self._close()
         self._said: Sequence[bytes] = ()
         self._count = 0
 
     def count(self) -> int:
+        if not self._files:
+            return overruns(self._places)
         try:
             said = [os.pread(each, COUNTER_BYTES, 0) for each in self._files]
         except OSError:  # its groups are gone
@@ -303,9 +307,11 @@ class Overruns:
             self._said, self._count = said, overruns(self._places)
         return self._count
 
-    def __del__(self) -> None:
+    def _close(self) -> None:
         while self._files:
             os.close(self._files.pop())
+
+    __del__ = _close
 
 
 def _overruns(place: Path) -> int:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 RUN = run_ref("acme", "r")
 GROUP = f"{RUN}:b-0"
 # Of a script's name and a command's: each is a wait for Redis, but for two that are asked at once.
-SHORTEST = ["submit", "advance", "advance", "finish", "HGETALL", "GET", "settle"]
+SHORTEST = ["submit", "advance", "advance", "MGET", "finish", "HGETALL", "GET", "settle"]
 
 
 async def hand_on(work: Work) -> Move:

@@ -8,6 +8,7 @@ import pytest
 from prorl_mq.duties import admit
 from prorl_mq.duties.admit import Admission
 from prorl_mq.duties.sweep import Janitor
+from prorl_mq.rules import memory
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import RunRef, TenantId, batch_ref, group_ref, tenant_of
 from prorl_mq.schema.items import Finish, Held, NewBatch, NewGroup
@@ -243,6 +244,7 @@ async def test_a_turn_costs_a_command_for_each_group_and_few_more(farm: Farm) ->
     assert calls["hmget"] == 16 + 16 + 1 + 1  # once to read, once in the script, the run, and the epoch
     calls.pop("eval", 0)  # of a server that has not had the script before
     calls.pop("client|setinfo", 0)  # of a connection that is opened
+    calls.pop("del", 0)  # once in a process: what one of its name may have offered before
     assert sum(calls.values()) <= 16 * 9 + 24  # one of them counts the group's version up
 
 
@@ -300,3 +302,20 @@ async def test_what_has_no_quota_begins_with_its_submission_only_while_nothing_w
     await farm.admission.turn()
     assert await queue.command("EXISTS", keys.offer) == 0
     assert await answer("last", 1) == "stored"
+
+
+async def test_an_offer_that_lapses_is_taken_back_at_once(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While room for results is short, no call begins that no turn has counted."""
+    monkeypatch.setattr(admit, "IDLE_BLOCK_S", 0.01)
+    queue, keys = farm.queue, farm.queue.keys
+    await work.enroll(farm.store, {"sums": Schema()}, None)
+    await queue.command("HSET", keys.worker("w1"), "families", digest_of(["sums"]))
+    await farm.store.hold(ADMIT, lease_ms=60_000)
+    await queue.command("SET", keys.offer, "of a process of this name before")
+    farm.admission._look_at = 0.0
+    room = [None, (admit.AMPLE - 1) * memory.FIRST_BYTES, None]
+    monkeypatch.setattr(memory, "room", lambda *_: room[0])
+    for there in (1, 0, 1):
+        await farm.admission.turn()
+        assert await queue.command("EXISTS", keys.offer) == there
+        room.pop(0)

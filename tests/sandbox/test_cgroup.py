@@ -1,5 +1,6 @@
 """Control groups: found where they are delegated, and used there."""
 
+import errno
 import os
 import secrets
 import signal
@@ -247,3 +248,21 @@ def test_what_the_node_ends_for_its_own_memory_is_no_overrun(
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert cgroup.overruns([str(tmp_path), str(tmp_path / "gone")]) == expected
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_an_overrun_is_seen_whether_or_not_a_descriptor_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.EMFILE, "no descriptor is left")
+
+    events = tmp_path / "memory.events"
+    events.write_text("oom 0\noom_kill 0\n")
+    with monkeypatch.context() as context:
+        if not left:
+            context.setattr(os, "open", full)
+        seen = cgroup.Overruns([str(tmp_path)])
+    assert seen.count() == 0
+    events.write_text("oom 1\noom_kill 1\n")
+    assert seen.count() == 1

@@ -278,9 +278,7 @@ def test_what_its_owner_may_not_write_to_is_removed_and_what_links_name_is_not(t
     assert (tmp_path / "outside").stat().st_mode & 0o777 == 0o750
 
 
-async def test_a_damaged_file_is_named_and_leaves_nothing(
-    cache: Cache, sif: Callable[..., str], place: Path
-) -> None:
+async def test_a_damaged_file_is_named_and_leaves_nothing(cache: Cache, sif: Callable[..., str], place: Path) -> None:
     broken = sif("a.sif")
     os.truncate(broken, 40_000)
     with pytest.raises(SandboxError, match=r"a\.sif cannot be had: it cannot be unpacked: .* cannot be listed"):

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import pytest
 
 from prorl_mq.schema.ids import group_ref
-from prorl_mq.schema.items import Advance, CarriedSpec, Held, NewBatch
+from prorl_mq.schema.items import Advance, Held, NewBatch
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.verbs.groups import ADMIT, BEGIN_AT_ONCE, TOLD_BYTES
 from tests.support.queue import RUN, Queue
@@ -141,7 +141,7 @@ async def test_the_first_entry_has_its_groups_spec_and_hands_it_on_and_never_the
     batch, group = offering.new(n=2, sealed={"answer": "SECRET"})
     assert await offering.store.submit(batch, [group], unbounded=True) == ["begun"]
     entries = await offering.read(Stage.INIT)
-    assert [each.told for each in entries] == [CarriedSpec("o", group.open), None]
+    assert [each.told for each in entries] == [group.open, None]
     held = [
         Held(each.ref, each.claim.token, each.entry, Stage.INIT, None, "policy", told=each.told)
         for each in entries
@@ -149,17 +149,15 @@ async def test_the_first_entry_has_its_groups_spec_and_hands_it_on_and_never_the
     ]
     assert await offering.store.advance([Advance(each, None, b"from init") for each in held]) == ["advanced"] * 2
     later = await offering.read(Stage.RUN)
-    assert [each.told for each in later] == [CarriedSpec("o", group.open), None]
+    assert [each.told for each in later] == [group.open, None]
     assert [each.claim.carry for each in later if each.claim] == [b"from init"] * 2
     assert b"SECRET" not in repr(await offering.command("XRANGE", offering.keys.stage(Stage.RUN), "-", "+")).encode()
 
 
 @pytest.mark.parametrize(("size", "told"), [(1_000, True), (TOLD_BYTES, False)])
-async def test_a_spec_without_a_sealed_part_is_whole_and_a_long_one_is_read(
-    size: int, told: bool, offering: Queue
-) -> None:
+async def test_a_long_spec_does_not_go_with_its_entry(size: int, told: bool, offering: Queue) -> None:
     batch, group = offering.new(payload={"question": "x" * size})
     group = group._replace(sealed=b"")
     assert await offering.store.submit(batch, [group], unbounded=True) == ["begun"]
     [entry] = await offering.read(Stage.INIT)
-    assert entry.told == (CarriedSpec("s", group.open) if told else None)
+    assert entry.told == (group.open if told else None)

@@ -1,4 +1,4 @@
-"""What an entry tells of its group is not read again, and EVAL reads what may be sealed."""
+"""INIT and RUN read nothing again that an entry tells of its group; EVAL reads it, and what is sealed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,10 +31,10 @@ async def begun(queue: Queue, settings: RedisSettings, stage: Stage) -> Sequence
 
 @pytest.mark.parametrize(
     ("sealed", "reads", "secrets"),
-    [(b"", 0, [b"", b"", b""]), (ANSWER, 1, [b"", b"", ANSWER])],
+    [(b"", 1, [b"", b"", b""]), (ANSWER, 1, [b"", b"", ANSWER])],
     ids=["whole", "sealed"],
 )
-async def test_a_lone_jobs_spec_is_read_only_where_eval_needs_what_is_sealed(
+async def test_a_lone_jobs_spec_is_read_by_eval_alone(
     queue: Queue,
     settings: RedisSettings,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,8 +1,11 @@
 """Entries that were read become jobs: with what the entry tells, or by a claim."""
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
+
+import msgspec
 
 from prorl_mq.clock import monotonic
 from prorl_mq.schema.codec import decode
@@ -113,8 +116,8 @@ class Claims:
         for entry in entries:
             ref, added = group_of(entry.ref), _added_ms(entry)
             newest[ref] = max(newest.get(ref, 0), added)
-            if entry.told is not None and (entry.told.whole or self._settings.stage is not Stage.EVAL):
-                self._learn(ref, added, entry.told.spec)
+            if entry.told is not None and self._settings.stage is not Stage.EVAL:  # which believes no worker of RUN
+                self._learn(ref, added, entry.told)
         now_ms = max(newest.values(), default=0)
         missing = [ref for ref, added in newest.items() if ref not in self._specs or self._specs[ref].read_ms < added]
         if missing:
@@ -130,10 +133,11 @@ class Claims:
 
     def _learn(self, ref: GroupRef, added: int, packed: bytes) -> None:
         """Remembers what an entry tells of its group."""
-        known = self._specs.pop(ref, None)
+        known = self._specs.get(ref)
         if known is None or known.read_ms < added:
-            known = Known(added, work.Specs(decode(packed, GroupSpec), b""))
-        self._specs[ref] = known
+            with contextlib.suppress(msgspec.MsgspecError):  # it is read, as it would be without
+                self._specs[ref] = Known(added, work.Specs(decode(packed, GroupSpec), b""))
+                self._specs.move_to_end(ref)
 
 
 def _family(specs: work.Specs | None) -> str | None:

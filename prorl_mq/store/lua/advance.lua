@@ -3,7 +3,7 @@
 -- KEYS: 3 of `park`, 1 stage stream, 2 leases, 3 events, 4 bytes waiting for EVAL, then per item: job, next stream,
 --       the one in front, heap, and the trajectory's blob where the item has one; last: lanes of task families
 -- ARGV: 1 packed {rules, parks, consumers, worker, stage, next, events_cap, lanes = {stream = name}, forgets,
---       items = {{ref, token, entry, held_ms, carry, trajectory, bytes, detail, exported, kind, spec}}}, then bytes
+--       items = {{ref, token, entry, held_ms, carry, trajectory, bytes, detail, exported, spec}}}, then bytes
 -- forgets: the log of turns, which nobody continues behind RUN
 -- Reply per item: advanced, or the fence's refusal
 --@include call
@@ -30,7 +30,7 @@ for place, item in ipairs(A.items) do
       park(parked, job, ref, line, A.next, more[PAUSE])
     else
       local added, next = enqueue(stream, ref, more[ATTEMPTS], more[DEATHS], more[RELEASES], more[DEADLINE], trajectory,
-        carry, item[10], item[11] and raw(item[11]))
+        carry, item[10] and raw(item[10]))
       call('HSET', job, 'stage', A.next, 'stream', stream, 'commits', commits, 'made', token, 'carry', carry,
         'state', to, 'token', next, 'entry', added, 'owner', '', 'line', line)
       if bytes > 0 then call('HSET', job, 'bytes', bytes) end

@@ -45,6 +45,8 @@ if clash then return reply end
 if digest and #A.items == 0 then return {'already'} end
 if new and phase and phase ~= 'open' then return {'ended'} end
 if not new and not digest then return reply end  -- forgotten since: its records are still there
+local beginning = 10 + 3 * #A.items
+local begins = may_begin(beginning)
 if not digest then
   call('HSET', B, 'digest', A.digest, 'groups', A.groups, 'jobs', A.jobs, 'closed', 0, 'at', now_ms)
   call('ZADD', KEYS[8], now_ms, A.batch)
@@ -56,8 +58,7 @@ if not digest then
 end
 call('PEXPIRE', B, A.ttl_ms, 'XX')  -- it has closed, and is asked for again
 local fresh, names = {}, {}
-local beginning = 10 + 3 * #A.items
-local begins, job = may_begin(beginning), beginning + 8
+local job = beginning + 8
 for place, item in ipairs(A.items) do
   if reply[place] == 'stored' then
     local group, open, sealed = unpack(KEYS, 7 + 3 * place, 9 + 3 * place)
@@ -70,8 +71,7 @@ for place, item in ipairs(A.items) do
     if item[6] > 0 then call('SET', sealed, raw(item[6])) end
     if begins then
       local spec = raw(item[5])
-      begin(item[1], group, 0, item[3], item[3], item[4], now_text, KEYS[beginning], job, item[6] > 0 and 'o' or 's',
-        #spec <= A.told and spec or nil)
+      begin(item[1], group, 0, item[3], item[3], item[4], now_text, KEYS[beginning], job, #spec <= A.told and spec)
       reply[place] = 'begun'
     else
       fresh[#fresh + 1] = string.format('%.0f', A.base + now_us - A.ahead_us + place)

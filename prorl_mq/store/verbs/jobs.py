@@ -77,7 +77,7 @@ class JobVerbs(Core):
                 in_file = named_file(item.trajectory) is not None
                 names.append(keys.blob(held.ref, held.token, "trajectory") if in_file else item.trajectory)
             carry, detail = raw.put(item.carry), _one_line(item.detail)
-            told = (held.told.kind, raw.put(held.told.spec)) if held.told else ()
+            told = (raw.put(held.told),) if held.told and after is Stage.RUN else ()
             facts = (item.trajectory, item.eval_bytes, detail, item.exported, *told)
             rows.append((held.ref, held.token, held.entry, held.ms, carry, *facts))
         names.append(keys.family_lanes)

@@ -14,12 +14,12 @@ end
 
 -- Makes jobs of a group's next samples, `take` of `wanted`. `key`: the place in KEYS of the first job, whose entry has the
 -- group's `spec` where that is given.
-local function begin(ref, group, first, take, wanted, total_ms, at, stream, key, kind, spec)
+local function begin(ref, group, first, take, wanted, total_ms, at, stream, key, spec)
   local deadline, submitted = now_ms + total_ms, at and 'submitted_ms=' .. at
   call('UNLINK', unpack(KEYS, key, key + take - 1))  -- what lingers of an acknowledged group of that name, with its TTL
   for index = first, first + take - 1 do
     local job = ref .. ':' .. index
-    local entry, token = enqueue(stream, job, 0, 0, 0, deadline, '', '', kind, spec)
+    local entry, token = enqueue(stream, job, 0, 0, 0, deadline, '', '', spec)
     spec = nil
     call('HSET', KEYS[key], 'state', A.state, 'stage', A.stage, 'token', token, 'entry', entry, 'stream', stream,
       'deadline', deadline, 'at', now_ms, 'line', note('', job, 'admit', A.stage, '', '', submitted))

@@ -39,25 +39,25 @@ local function note(line, ref, event, stage, token, worker, detail, at)
 end
 
 -- Adds a field to a stream, cut to about `cap` entries where that is given, with a second one, `f`, where there are
--- `facts`, and a third, `kind`, where there is a `spec`. Ids lie above those of every earlier epoch, and above the stream's newest where the clock is behind that: a
--- reader's cursor never passes an entry.
+-- `facts`, and a third, `s`, where there is a `spec`. Ids lie above those of every earlier epoch, and above the stream's
+-- newest where the clock is behind that: a reader's cursor never passes an entry.
 local EPOCH_MS = 2199023255552  -- 2^41: above the milliseconds of this century
 local now_id = string.format('%.0f-*', tonumber(epoch[1]) * EPOCH_MS + now_ms)
 
-local function try(id, stream, field, value, cap, facts, kind, spec)
-  if spec then return redis.pcall('XADD', stream, id, field, value, 'f', facts, kind, spec) end
+local function try(id, stream, field, value, cap, facts, spec)
+  if spec then return redis.pcall('XADD', stream, id, field, value, 'f', facts, 's', spec) end
   if facts then return redis.pcall('XADD', stream, id, field, value, 'f', facts) end
   if cap then return redis.pcall('XADD', stream, 'MAXLEN', '~', cap, id, field, value) end
   return redis.pcall('XADD', stream, id, field, value)
 end
 
-local function add(stream, field, value, cap, facts, kind, spec)
-  local id = try(now_id, stream, field, value, cap, facts, kind, spec)
+local function add(stream, field, value, cap, facts, spec)
+  local id = try(now_id, stream, field, value, cap, facts, spec)
   if type(id) == 'table' and string.find(id.err, 'equal or smaller', 1, true) then
     local about = call('XINFO', 'STREAM', stream)
     for at = 1, #about, 2 do
       if about[at] == 'last-generated-id' then
-        id = try(string.match(about[at + 1], '^%d+') .. '-*', stream, field, value, cap, facts, kind, spec)
+        id = try(string.match(about[at + 1], '^%d+') .. '-*', stream, field, value, cap, facts, spec)
       end
     end
   end
