@@ -18,6 +18,7 @@ FIX: Final = "save the policy's tokenizer there (`tokenizer.save_pretrained(DIR)
 MODELS: Final = "PRORL_MODELS"
 NOT_CONFIGURED: Final = "no tokenizer is configured"
 _FILES: Final = ("tokenizer_config.json", "tokenizer.json")
+PROCESSOR: Final = ("processor_config.json", "preprocessor_config.json")
 
 
 def check_directory(directory: Path, option: str) -> None:
@@ -26,6 +27,11 @@ def check_directory(directory: Path, option: str) -> None:
         raise ConfigurationError(f"{option} {directory}: there is no such directory")
     if not any((directory / name).is_file() for name in _FILES):
         raise ConfigurationError(f"{option} {directory}: it has no {_FILES[0]}; {FIX}")
+
+
+def sees(directory: Path) -> bool:
+    """True if the files of an image processor lie beside a tokenizer."""
+    return any((directory / name).is_file() for name in PROCESSOR)
 
 
 class PoolModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +58,16 @@ def of_pools(environ: Mapping[str, str]) -> dict[str, PoolModel]:
     """The models of the file, by pool: `judge`, or `TENANT:judge` for one tenant's. Raises `ConfigurationError`."""
     named = environ.get(MODELS)
     return _parsed(Path(named).absolute()) if named else {}
+
+
+def sight(environ: Mapping[str, str]) -> str:
+    """Which pools' models take images, as a heartbeat says it: `+policy -judge -` has that of the pool `policy`, and
+    neither `judge` nor those that the file does not name.
+    """
+    known = {name: Path(model.tokenizer) for name, model in of_pools(environ).items()}
+    default = environ.get("PRORL_TOKENIZER")
+    signs = [f"{'+' if sees(directory) else '-'}{name}" for name, directory in known.items()]
+    return " ".join([*signs, "+" if default and sees(Path(default)) else "-"])
 
 
 def of_job(environ: Mapping[str, str]) -> PoolModel | None:

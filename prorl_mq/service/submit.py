@@ -59,6 +59,8 @@ async def accept(
         raise full
     taken = await taking.named(request, known, direct=direct)
     request = taken.request
+    if taken.images and full is None and not await batches.exists(store, batch_ref(run, request.batch_id)):
+        await taking.check_seen(store, pool_ref(tenant, request.pool))
     groups = [
         new_group(request, tenant, place, group, known[group.task.data_source], sent_with)
         for place, group in enumerate(request.groups)

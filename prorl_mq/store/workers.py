@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from prorl_mq.rules.turns import Turns
+from prorl_mq.schema.ids import public
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.store import Store
 
@@ -29,6 +30,14 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     read_ms: int = 0  # since its last read was answered, while places are free
     families: str = ""  # digest of what it can run (`families`); empty: an older release
     waits: str = ""  # the infrastructure that its jobs wait for
+    sight: str = ""  # which pools' models take images (`sees`); empty: no RUN worker, or an older release
+
+    def sees(self, pool: str) -> bool | None:
+        """True if its model of a pool, `TENANT:POOL`, takes images; None for an older release: it leaves them out."""
+        signs = {each[1:]: each[0] == "+" for each in self.sight.split()}
+        if not signs:
+            return None
+        return next((signs[name] for name in (pool, public(pool)) if name in signs), signs.get("", False))
 
     @property
     def reads(self) -> bool:

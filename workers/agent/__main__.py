@@ -27,6 +27,8 @@ async def look() -> int:
 
 def _told(renderer: Renderer) -> str:
     told, fault = f"model format {renderer.family.name}", renderer.tools_fault
+    if renderer.sees:
+        told += ", with images"
     return f"{told}, with tools" if fault is None else f"{told}; tasks with tools are refused: {fault}"
 
 

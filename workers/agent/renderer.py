@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from prorl_mq.clock import monotonic
+from prorl_mq.process.tokenizers import sees
 from workers.agent.formats.interface import Format, Model
 from workers.agent.formats.registry import chosen, no_tools
 from workers.agent.hermes import Message
@@ -101,6 +102,11 @@ class Renderer:
             raise vision.NoVision(f"the rollout has images, and {self.name} is no model's directory")
         self._template.shows_images = True
         return vision.load(self._directory, self._template)
+
+    @property
+    def sees(self) -> bool:
+        """True if the files of an image processor lie in its directory; `vision` proves them."""
+        return self._directory is not None and sees(self._directory)
 
     def vision(self) -> vision.Vision:
         """The images of the model: loaded and proved when they are first asked for. A failure is kept for a minute:

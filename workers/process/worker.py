@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from prorl_mq.clock import monotonic, wall_ms
+from prorl_mq.process import tokenizers
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import JobRef, Token
 from prorl_mq.schema.messages import Stage
@@ -190,6 +191,7 @@ class Worker:
 
     def _heartbeat(self, reading: Reading, repairs: Repairs) -> Heartbeat:
         loop, settings = asyncio.get_running_loop(), self.settings
+        sight = tokenizers.sight(os.environ) if settings.stage is Stage.RUN else ""
 
         def about() -> dict[str, str | int]:
             draining = self._draining.is_set()
@@ -200,7 +202,7 @@ class Worker:
                 "limits": settings.limits,
                 "families": self.lanes.digest,
                 "free": 0 if draining or self.node.shut else max(0, self.slots.free), "read_ms": _age_ms(reading),
-                "waits": self.waits.text,
+                "waits": self.waits.text, "sight": sight,
             }  # fmt: skip
 
         def answered(said: list[tuple[JobRef, Token, str]]) -> None:

@@ -9,15 +9,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from prorl_mq.errors import InvalidTask, PayloadUnavailable
+from prorl_mq.errors import InvalidTask, NoWorkersYet, PayloadUnavailable
+from prorl_mq.schema.ids import public
 from prorl_mq.schema.images.header import MAX_TASK_BYTES, ImageRefused, shape_of
 from prorl_mq.schema.images.rows import FIELD, bytes_of, has_images, in_parts, sent, taken_out
-from prorl_mq.schema.messages import BatchRequest, Task
+from prorl_mq.schema.messages import BatchRequest, Stage, Task
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.store.payloads.images import image_again, names, put_image
 from prorl_mq.store.payloads.limits import SMALL_BYTES
 from prorl_mq.store.payloads.name import PayloadFile, named_file
 from prorl_mq.store.store import Store
+from prorl_mq.store.workers import living
 
 
 class TakenImage(NamedTuple):
@@ -49,6 +51,27 @@ async def named(request: BatchRequest, known: Mapping[str, Schema], *, direct: b
             group = msgspec.structs.replace(group, task=await images.named(task))  # noqa: PLW2901
         groups.append(group)
     return TakenBatch(msgspec.structs.replace(request, groups=groups), images.found)
+
+
+async def check_seen(store: Store, pool: str) -> None:
+    """Refuses images for a pool, `TENANT:POOL`, whose model takes none, before a sandbox is made for them. Where no RUN
+    worker is alive, or where one changes later, the job's first attempt says so.
+
+    Raises `InvalidTask`, or `NoWorkersYet` for a worker that would ask without the images.
+    """
+    for worker in await living(store):
+        if worker.stage is not Stage.RUN or not worker.slots or worker.sees(pool):
+            continue
+        if worker.sees(pool) is None:
+            raise NoWorkersYet(
+                f"tasks have images, and the RUN worker {worker.name} is of an older release, which asks without them: "
+                "upgrade it or end it; what waits for that is sent again by our clients"
+            )
+        raise InvalidTask(
+            f"tasks have images, and the model that the RUN worker {worker.name} has for the pool {public(pool)!r} "
+            "takes none: submit to a pool whose model has vision, or save the model's processor beside its tokenizer "
+            "(`processor.save_pretrained(DIR)`) and start the worker again"
+        )
 
 
 async def put(store: Store, tenant: str, taken: TakenBatch) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from prorl_mq.process.tokenizers import PROCESSOR, sees
 from prorl_mq.schema.faults import Cause
 from prorl_mq.schema.images.pixels import ImageExtraMissing, decoded
 from prorl_mq.schema.images.placed import PromptImage
@@ -21,7 +22,6 @@ from workers.agent.pictures.messages import PLACE
 from workers.agent.template import USER, ChatTemplate, TemplateError
 from workers.inference.pictures import Picture
 
-FILES: Final = ("processor_config.json", "preprocessor_config.json")
 _KEPT: Final = 256  # images whose ids are known: the samples of a group have the same ones
 
 
@@ -134,17 +134,12 @@ def _blank(width: int, height: int) -> PromptImage:
     return PromptImage(kind="image/png", width=width, height=height, data=made.getvalue())
 
 
-def sees(directory: Path) -> bool:
-    """True if the files of an image processor lie beside a tokenizer."""
-    return any((directory / name).is_file() for name in FILES)
-
-
 def load(directory: Path, template: ChatTemplate) -> Vision:
     """The images of the model in a directory, proved. Raises `NoVision` or `ImageExtraMissing`. It takes seconds."""
     if not sees(directory):
         raise NoVision(
-            f"the rollout has images, and the model {directory.name} takes none: {' or '.join(FILES)} lies not in its "
-            "directory. Use a model with vision, and save its processor there (`processor.save_pretrained(DIR)`)"
+            f"the rollout has images, and the model {directory.name} takes none: {' or '.join(PROCESSOR)} lies not in "
+            "its directory. Use a model with vision, and save its processor there (`processor.save_pretrained(DIR)`)"
         )
     try:
         from transformers import AutoProcessor
