@@ -25,8 +25,9 @@ MODULES: Final = {
     "job": "looking", "cancel": "looking", "pause": "looking", "resume": "looking", "fork": "looking",
     "status": "overview", "advise": "overview", "run": "shares", "tenant": "shares",
     "fsck": "local.fsck", "replay": "samples.replay", "regrade": "samples.regrade",
-    "archive": "kept.archive", "view": "kept.view", "evaluate": "evaluation.command", "images": "local.images",
-    "router": "local.router", "upgrade": "local.upgrade", "demo": "demo.command", "install-tools": "installing.command",
+    "archive": "kept.archive", "record": "kept.record", "view": "kept.view", "evaluate": "evaluation.command",
+    "images": "local.images", "router": "local.router", "upgrade": "local.upgrade", "demo": "demo.command",
+    "install-tools": "installing.command",
 }  # fmt: skip
 
 
@@ -81,14 +82,8 @@ FORMAT = Setting("--format", "format of the output; else by the name: .jsonl, .p
                  choices=("jsonl", "parquet", "datasets"))  # fmt: skip
 JSON = Setting("--json", "print it as JSON", alone=True)
 WEIGHT = Setting("--weight", "share relative to the tenant's other runs", type=float, metavar="W", default=KEEP)
-MAX_BYTES = Setting(
-    "--max-unacked-bytes",
-    "size of results above which no group begins; or none",
-    type=quota,
-    metavar="N",
-    unit="bytes",
-    default=KEEP,
-)
+MAX_BYTES = Setting("--max-unacked-bytes", "size of results above which no group begins; or none", type=quota,
+                    metavar="N", unit="bytes", default=KEEP)  # fmt: skip
 MAX_JOBS = Setting("--max-jobs", "jobs in flight at most, or none", type=quota, metavar="N", default=KEEP)
 
 UP = (
@@ -174,6 +169,12 @@ ARCHIVE = (
     JSON,
     *STORE,
 )  # fmt: skip
+RECORD = (
+    replace(ARCHIVE[1], help="the run, of another tenant than `default` as tenant:run"),
+    replace(JSON, name="--all", help="record every run"),
+    replace(OUT, help="file of the trace", required=True),
+    *STORE,
+)
 ROWS = Setting("--rows", "the tasks as they were submitted: rows as for `submit`", type=Path, required=True,
                metavar="FILE")  # fmt: skip
 REPLAY = (
@@ -326,6 +327,7 @@ COMMANDS: Final = {
                          REPLAY),
     "regrade": SubCommand("score samples again with the EVAL code that is installed now", REGRADE),
     "archive": SubCommand("look at, prune or export what the archive keeps of acknowledged groups", ARCHIVE),
+    "record": SubCommand("write a trace of a run, for simulations of routing: lengths, times, hashes, no text", RECORD),
     "view": SubCommand("show samples of a file or an archive in the web page, without a service", VIEW),
     "router": SubCommand("serve several services as one: each request goes to the cell of its run", ROUTER),
     "task": SubCommand("check a task family: its examples, empty and hostile answers, in real sandboxes", TASK),
