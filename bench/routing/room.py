@@ -1,0 +1,201 @@
+"""Room in the caches of backends: which turns may begin now, and which ones wait. Pure.
+
+A backend keeps the prefix of a session while the agent's tools work, as long as it needs the room for nothing else.
+Where more sessions take turns on it than fit, each turn computes its prefix again and pushes out the next one's. So a
+pool that is short of room has a ledger: the tokens that each session needs on its backend. A turn begins where its
+session fits; else it waits, the oldest first.
+"""
+
+import math
+from collections.abc import Mapping, MutableMapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+SHARE: Final = 0.95  # of a backend's capacity that sessions may take
+LEAST_SHARE: Final = 0.5
+LESS: Final = 0.9  # of that share is left where turns are preempted, or wait in the backend
+MORE: Final = 0.01  # is added every `CALM_MS` without
+CALM_MS: Final = 30_000
+LESS_EVERY_MS: Final = 10_000
+HALF_LIFE_MS: Final = 60_000  # of what a session counts while its tools work
+FRESH_MS: Final = 10_000  # how long what a backend told of itself is worth something
+PRESSED: Final = 0.7  # part of the capacity that its sessions need: from there on it has a ledger
+RELIEVED: Final = 0.5
+RELIEVED_MS: Final = 60_000  # it has needed less than `RELIEVED` for so long: the ledger is put away
+
+
+class SeatState(StrEnum):
+    """What a session does on its backend."""
+
+    RUNNING = "r"  # a turn
+    TOOLS = "t"  # it is between two turns, and its prefix is worth keeping
+    WAITING = "w"  # for room
+    OUT = "o"  # between two turns; its room was given to another one
+
+
+class Seat(NamedTuple):
+    """One session of the ledger."""
+
+    address: str
+    tokens: int  # that it needs: its context and half of the expected answer
+    state: SeatState
+    since_ms: float  # it has been in that state; of one that waits, since it asked first
+    until_ms: float  # it counts so long, unless its worker says more: one that died counts no longer
+
+    def weight(self, now_ms: float) -> float:
+        """Tokens that it counts now."""
+        if self.state is SeatState.RUNNING:
+            return self.tokens
+        if self.state is SeatState.TOOLS:
+            return self.tokens * math.exp2(-max(0.0, now_ms - self.since_ms) / HALF_LIFE_MS)
+        return 0.0
+
+
+class Ask(NamedTuple):
+    """A turn that wants to begin."""
+
+    ref: str
+    address: str  # of the backend that its job holds
+    tokens: int
+    since_ms: float  # it asked first
+    warm: bool  # the session has had a turn on this backend
+    patience_ms: float  # then it begins, whatever the ledger says
+
+
+class Told(NamedTuple):
+    """What a backend says of itself, at one moment."""
+
+    at_ms: float
+    capacity: int  # tokens that its cache has room for; 0: it does not tell
+    usage: float  # part of them that running requests hold, 0 to 1
+    running: int
+    waiting: int
+    preempted: int  # since it started
+
+
+class Pressure(NamedTuple):
+    """What is concluded from that."""
+
+    share: float = SHARE
+    pressed: bool = False
+    calm_since_ms: float = 0.0  # nothing was preempted or waited since then, or since the share was raised last
+    lowered_ms: float = 0.0
+    relieved_since_ms: float = 0.0  # 0: it needs more than `RELIEVED`
+    waited: bool = False  # in the look before
+
+
+def needed(told: Told, jobs: int) -> float:
+    """The part of its capacity that all sessions of a backend need, of the size of those that run."""
+    return told.usage * max(1.0, jobs / told.running) if told.running else 0.0
+
+
+def judge(before: Pressure, last: Told | None, told: Told, jobs: int) -> Pressure:
+    """The conclusion from two looks at a backend. `jobs` hold it."""
+    now = told.at_ms
+    preempted = last is not None and told.preempted > last.preempted
+    trouble = preempted or (told.waiting > 0 and before.waited)
+    share, calm, lowered = before.share, before.calm_since_ms or now, before.lowered_ms
+    if trouble:
+        calm = now
+        if now - lowered >= LESS_EVERY_MS:
+            share, lowered = max(LEAST_SHARE, share * LESS), now
+    elif now - calm >= CALM_MS:
+        share, calm = min(SHARE, share + MORE), now
+    need = needed(told, jobs)
+    relieved = 0.0 if trouble or need >= RELIEVED else before.relieved_since_ms or now
+    kept = before.pressed and not (relieved and now - relieved >= RELIEVED_MS)
+    return Pressure(share, trouble or need >= PRESSED or kept, calm, lowered, relieved, told.waiting > 0)
+
+
+def decide(
+    seats: MutableMapping[str, Seat], limits: Mapping[str, int], asks: Sequence[Ask], now_ms: float, life_ms: float
+) -> list[str]:
+    """For each turn the backend that it may begin on, or an empty text: it waits. Writes the seats down.
+
+    `limits`: tokens by address; a backend that is not there has room for all. A seat lasts for `life_ms`.
+    """
+    ledger = _Ledger(seats, limits, now_ms)
+    answers = []
+    for ask in asks:
+        address = ledger.place(ask)
+        if address:
+            seats[ask.ref] = Seat(address, ask.tokens, SeatState.RUNNING, now_ms, now_ms + life_ms)
+        else:
+            seats[ask.ref] = Seat(ask.address, ask.tokens, SeatState.WAITING, ask.since_ms, now_ms + life_ms)
+        ledger.add(ask.ref)
+        answers.append(address)
+    return answers
+
+
+class _Ledger:
+    """Sums over the seats, as they are now."""
+
+    def __init__(self, seats: MutableMapping[str, Seat], limits: Mapping[str, int], now_ms: float) -> None:
+        self.seats, self.limits, self.now_ms = seats, limits, now_ms
+        self.loads = dict.fromkeys(limits, 0.0)
+        self.runs = dict.fromkeys(limits, 0)
+        self.between: dict[str, list[tuple[int, str]]] = {address: [] for address in limits}
+        self.waits: dict[str, list[tuple[float, int]]] = {address: [] for address in limits}
+        for ref in [ref for ref, seat in seats.items() if seat.until_ms < now_ms]:
+            del seats[ref]
+        for ref in seats:
+            self.add(ref)
+
+    def add(self, ref: str, sign: int = 1) -> None:
+        seat = self.seats[ref]
+        address = seat.address
+        if address not in self.loads:
+            return
+        self.loads[address] += sign * seat.weight(self.now_ms)
+        if seat.state is SeatState.RUNNING:
+            self.runs[address] += sign
+        elif seat.state is SeatState.TOOLS:
+            _put(self.between[address], (seat.tokens, ref), sign)
+        elif seat.state is SeatState.WAITING:
+            _put(self.waits[address], (seat.since_ms, seat.tokens), sign)
+
+    def place(self, ask: Ask) -> str:
+        own = self.seats.get(ask.ref)
+        if own is not None:
+            self.add(ask.ref, -1)
+            del self.seats[ask.ref]
+        at, limit = ask.address, self.limits.get(ask.address)
+        if limit is None or not self.runs[at] or self.now_ms - ask.since_ms >= ask.patience_ms:
+            return at
+        live = own.state is SeatState.TOOLS and own.address == at if own is not None else ask.warm
+        if live:
+            return at if self._made(at, limit - ask.tokens) else ""
+        if self._free(at, ask) >= 0:
+            return at
+        other = max(self.limits, key=lambda each: (self._free(each, ask), each))
+        return other if self._free(other, ask) >= 0 else ""
+
+    def _free(self, address: str, ask: Ask) -> float:
+        """Room that is left with this one and those that have waited for longer."""
+        left = SHARE * self.limits[address] - self.loads[address] - ask.tokens
+        if left < 0:
+            return left
+        older = sum(tokens for since, tokens in self.waits[address] if since < ask.since_ms)
+        return left - older
+
+    def _made(self, address: str, most: float) -> bool:
+        """True if no more than `most` tokens count there, or will once the smallest sessions between turns are out."""
+        over, out = self.loads[address] - most, list[str]()
+        for _, ref in sorted(self.between[address]):
+            if over <= 0:
+                break
+            over -= self.seats[ref].weight(self.now_ms)
+            out.append(ref)
+        if over > 0:
+            return False
+        for ref in out:
+            self.add(ref, -1)
+            self.seats[ref] = self.seats[ref]._replace(state=SeatState.OUT)
+        return True
+
+
+def _put(rows: list[tuple[float, int]] | list[tuple[int, str]], row: tuple, sign: int) -> None:  # type: ignore[type-arg]
+    if sign > 0:
+        rows.append(row)
+    else:
+        rows.remove(row)

@@ -1,0 +1,174 @@
+"""Room in the caches of backends: who begins, who waits, and for how long."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.routing import room
+from bench.routing.room import Ask, Pressure, Seat, SeatState, Told, decide, judge, needed
+
+A, B = "http://a", "http://b"
+LIFE_MS = 30_000.0
+NOW_MS = 1_000_000.0
+PATIENCE_MS = 300_000.0
+
+
+def ask(ref: str, tokens: int = 100, at: str = A, *, since: float = NOW_MS, warm: bool = False) -> Ask:
+    return Ask(ref, at, tokens, since, warm, PATIENCE_MS)
+
+
+def seat(tokens: int, state: SeatState = SeatState.RUNNING, at: str = A, *, since: float = NOW_MS) -> Seat:
+    return Seat(at, tokens, state, since, NOW_MS + LIFE_MS)
+
+
+def told(at_ms: float = NOW_MS, **facts: float) -> Told:
+    found = {"capacity": 1_000, "usage": 0.1, "running": 2, "waiting": 0, "preempted": 0, **facts}
+    return Told(at_ms=at_ms, **found)  # type: ignore[arg-type]
+
+
+def test_a_turn_begins_where_its_session_fits_and_waits_where_it_does_not() -> None:
+    seats = {"one": seat(800)}
+    assert decide(seats, {A: 950}, [ask("small"), ask("large", 200)], NOW_MS, LIFE_MS) == [A, ""]
+    assert seats["small"].state is SeatState.RUNNING
+    assert seats["large"].state is SeatState.WAITING
+
+
+def test_a_backend_without_a_limit_has_room_for_all() -> None:
+    seats = {"one": seat(10_000, at=B)}
+    assert decide(seats, {A: 10}, [ask("any", 5_000, B)], NOW_MS, LIFE_MS) == [B]
+
+
+def test_a_session_that_is_larger_than_its_backend_begins_when_nothing_runs_there() -> None:
+    seats: dict[str, Seat] = {}
+    assert decide(seats, {A: 10}, [ask("huge", 5_000)], NOW_MS, LIFE_MS) == [A]
+    assert decide(seats, {A: 10}, [ask("other", 5_000)], NOW_MS, LIFE_MS) == [""]
+
+
+def test_one_whose_tools_are_done_pushes_out_the_smallest_and_no_more_than_it_needs() -> None:
+    tools = SeatState.TOOLS
+    seats = {"runs": seat(400), "mine": seat(200, tools), "small": seat(100, tools), "larger": seat(150, tools)}
+    assert decide(seats, {A: 800}, [ask("mine", 220)], NOW_MS, LIFE_MS) == [A]
+    assert (seats["small"].state, seats["larger"].state) == (SeatState.OUT, tools)
+
+
+def test_one_that_was_pushed_out_waits_like_a_new_one() -> None:
+    seats = {"runs": seat(400), "mine": seat(200, SeatState.OUT), "small": seat(300, SeatState.TOOLS)}
+    assert decide(seats, {A: 800}, [ask("mine", 220, warm=True)], NOW_MS, LIFE_MS) == [""]
+    assert seats["small"].state is SeatState.TOOLS
+
+
+def test_one_that_waits_moves_to_another_backend_where_there_is_room() -> None:
+    seats = {"runs": seat(900), "there": seat(100, at=B)}
+    assert decide(seats, {A: 950, B: 950}, [ask("new", 300)], NOW_MS, LIFE_MS) == [B]
+    assert decide(seats, {A: 950, B: 400}, [ask("next", 300)], NOW_MS, LIFE_MS) == [""]
+
+
+def test_the_oldest_has_the_room_first() -> None:
+    seats = {"runs": seat(500), "old": seat(300, SeatState.WAITING, since=NOW_MS - 9_000)}
+    assert decide(seats, {A: 950}, [ask("young", 200)], NOW_MS, LIFE_MS) == [""]
+    asks = [ask("old", 300, since=NOW_MS - 9_000), ask("young", 90)]
+    assert decide(seats, {A: 950}, asks, NOW_MS, LIFE_MS) == [A, A]
+
+
+def test_nobody_waits_for_longer_than_its_patience() -> None:
+    seats = {"runs": seat(900)}
+    assert decide(seats, {A: 950}, [ask("old", 900, since=NOW_MS - PATIENCE_MS)], NOW_MS, LIFE_MS) == [A]
+
+
+def test_the_seat_of_a_worker_that_died_ends_by_itself() -> None:
+    seats = {"dead": seat(900), "waited": seat(900, SeatState.WAITING, since=0.0)}
+    later = NOW_MS + LIFE_MS + 1
+    assert decide(seats, {A: 950}, [ask("new", 900, since=later)], later, LIFE_MS) == [A]
+    assert list(seats) == ["new"]
+
+
+def test_tools_that_take_long_keep_less_and_less_room() -> None:
+    between = seat(800, SeatState.TOOLS)
+    assert between.weight(NOW_MS + room.HALF_LIFE_MS) == 400
+    assert between.weight(NOW_MS + 10 * room.HALF_LIFE_MS) < 1
+    assert between.weight(NOW_MS - 5_000) == 800, "a clock that steps back makes nobody larger"
+
+
+def test_synchronised_tools_let_somebody_begin() -> None:
+    """All sessions are between turns, and none of them fits beside the others: the control has no such rule."""
+    seats = {f"s{at}": seat(500, SeatState.TOOLS) for at in range(10)}
+    asks = [ask(f"s{at}", 600) for at in range(10)]
+    answers = decide(seats, {A: 950}, asks, NOW_MS, LIFE_MS)
+    assert answers.count(A) == 1
+    assert {each.state for each in seats.values()} == {SeatState.RUNNING, SeatState.WAITING}
+
+
+def test_a_pool_is_pressed_by_what_its_jobs_need_not_by_what_runs_now() -> None:
+    """Two of twenty sessions run and hold a tenth: together they need the whole."""
+    assert needed(told(), jobs=20) == pytest.approx(1.0)
+    assert judge(Pressure(), None, told(), 20).pressed
+    assert not judge(Pressure(), None, told(), 4).pressed
+    assert not judge(Pressure(), None, told(running=0, usage=0.0), 50).pressed
+
+
+def test_preemption_lowers_the_share_and_calm_raises_it_again() -> None:
+    first = judge(Pressure(), None, told(), 4)
+    lower = judge(first, told(), told(NOW_MS + 2_000, preempted=3), 4)
+    assert (lower.share, lower.pressed) == (pytest.approx(0.95 * 0.9), True)
+    same = judge(lower, told(preempted=3), told(NOW_MS + 4_000, preempted=5), 4)
+    assert same.share == lower.share, "it was lowered two seconds ago"
+    calm = judge(same, told(preempted=5), told(NOW_MS + 40_000, preempted=5), 4)
+    assert calm.share == pytest.approx(lower.share + room.MORE)
+    restarted = judge(calm, told(preempted=5), told(NOW_MS + 80_000, preempted=0), 4)
+    assert restarted.share > calm.share, "a counter that begins again is no preemption"
+
+
+def test_one_look_with_requests_that_wait_is_no_trouble_and_two_are() -> None:
+    once = judge(Pressure(), None, told(waiting=1), 4)
+    assert not once.pressed
+    assert judge(once, told(waiting=1), told(NOW_MS + 2_000, waiting=1), 4).pressed
+
+
+def test_the_ledger_is_put_away_after_a_minute_of_little() -> None:
+    now = judge(Pressure(), None, told(), 20)
+    for second in range(0, 120, 2):
+        now = judge(now, told(), told(NOW_MS + second * 1_000, usage=0.05, running=2), 4)
+        assert now.pressed is (second < 60)
+
+
+SIZES = st.integers(1, 2_000)
+STATES = st.sampled_from(list(SeatState))
+
+
+@st.composite
+def ledgers(draw: st.DrawFn) -> tuple[dict[str, Seat], dict[str, int], list[Ask]]:
+    seats = {
+        f"s{at}": Seat(draw(st.sampled_from([A, B])), draw(SIZES), draw(STATES), NOW_MS - draw(st.integers(0, 200_000)),
+                       NOW_MS + draw(st.integers(-10, 10_000)))
+        for at in range(draw(st.integers(0, 8)))
+    }  # fmt: skip
+    limits = {address: draw(st.integers(0, 5_000)) for address in draw(st.lists(st.sampled_from([A, B]), unique=True))}
+    asks = [
+        Ask(ref, draw(st.sampled_from([A, B])), draw(SIZES), NOW_MS - draw(st.integers(0, 400_000)),
+            draw(st.booleans()), PATIENCE_MS)
+        for ref in draw(st.lists(st.sampled_from([f"s{at}" for at in range(12)]), unique=True, max_size=6))
+    ]  # fmt: skip
+    return seats, limits, asks
+
+
+@given(ledgers())
+def test_whatever_stands_in_the_ledger_it_keeps_its_promises(
+    made: tuple[dict[str, Seat], dict[str, int], list[Ask]],
+) -> None:
+    """No seat outlives its time, who waited long enough begins, and a backend on which nothing runs lets one begin."""
+    seats, limits, asks = made
+    for each in asks:
+        before = dict(seats)
+        [answer] = decide(seats, limits, [each], NOW_MS, LIFE_MS)
+        assert set(seats) == {ref for ref, seat in before.items() if seat.until_ms >= NOW_MS} | {each.ref}
+        mine = seats[each.ref]
+        assert mine.tokens == each.tokens
+        assert (mine.state is SeatState.WAITING) == (answer == "")
+        if each.address not in limits or NOW_MS - each.since_ms >= PATIENCE_MS:
+            assert answer == each.address
+        if answer == "":
+            others = [seat for ref, seat in seats.items() if ref != each.ref and seat.address == each.address]
+            assert any(seat.state is SeatState.RUNNING for seat in others), "somebody runs, so room will be free"
+    assert all(math.isfinite(seat.weight(NOW_MS)) for seat in seats.values())
