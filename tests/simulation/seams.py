@@ -63,7 +63,7 @@ def replaced(world: "World") -> Iterator[None]:
         stack.enter_context(patch(chance, "name", lambda size: random.randbytes(size).hex()))
         stack.enter_context(patch(heartbeat, "threading", thread))
         stack.enter_context(patch(beat, "_client", thread_client))
-        stack.enter_context(patch(worker, "os", SimpleNamespace(getpid=lambda: 1)))
+        stack.enter_context(patch(worker, "os", SimpleNamespace(getpid=lambda: 1, environ={})))
         stack.enter_context(patch(repairs, "_repaired", _repaired(world)))
         stack.enter_context(_log(Errors(world)))
         yield
