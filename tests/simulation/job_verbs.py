@@ -231,6 +231,8 @@ class JobVerbs(State):
             job = self._job(ref, call.wall_ms)
             if job is None or job.state not in call.about["rules"] or not job.pause:
                 words.append("gone" if job is None else "already")
+            elif call.about["over"] and job.pause > call.now_ms:  # its timer looked before the clock went back
+                words.append("moved")
             elif not job.parked:
                 job.pause = 0
                 words.append("resumed")
