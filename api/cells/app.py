@@ -1,5 +1,6 @@
 """The router's application: what names a run goes to its cell, everything else is asked of all."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from http import HTTPMethod
@@ -26,9 +27,15 @@ from api.hosts import OwnPages
 from api.places import Holding, Places
 from api.problems import Problem, unavailable
 from api.request.bodies import render
+from api.routes.pools import BackendList, PoolList
+from api.routes.runs import RunList
+from api.routes.service import Access, Readiness
 from api.ui import page
 from prorl_mq.process.connections import connection_of
 from prorl_mq.schema.ids import TenantId
+from prorl_mq.schema.policy import PolicyStatus
+from prorl_mq.service.advice.bottleneck import Advice
+from prorl_mq.service.overview import Overview
 
 BODY: Final = 64 << 20  # bytes of one request's body; a cell has its own limit below
 BODIES: Final = 512 << 20  # of all that are passed on at one time
@@ -98,12 +105,12 @@ class Router:
 
     # ---- what all are asked
 
-    def merged(self, path: str, merge: Callable[[CellAnswers], Document]) -> Endpoint:
+    def merged(self, path: str, shape: Any, merge: Callable[[CellAnswers], Document]) -> Endpoint:
         """An endpoint that makes one answer of all cells'."""
 
         async def endpoint(request: Request) -> Response:
             query = f"?{request.url.query}" if request.url.query else ""
-            told = await merging.asked(self.cells, HTTPMethod.GET, path + query, rights(request.headers))
+            told = await merging.asked(self.cells, HTTPMethod.GET, path + query, rights(request.headers), shape=shape)
             return render(request, merge(told))
 
         return endpoint
@@ -111,8 +118,8 @@ class Router:
     async def cells_now(self, request: Request) -> Response:
         """Each cell, with the caller's rights."""
         headers = rights(request.headers)
-        overviews = await merging.asked(self.cells, HTTPMethod.GET, "/v1/overview", headers)
-        runs = await merging.asked(self.cells, HTTPMethod.GET, "/v1/runs", headers)
+        overviews = await merging.asked(self.cells, HTTPMethod.GET, "/v1/overview", headers, shape=Overview)
+        runs = await merging.asked(self.cells, HTTPMethod.GET, "/v1/runs", headers, shape=RunList)
         return render(request, merging.cells(self.cells, overviews, runs))
 
     async def watch(self, request: Request) -> Response:
@@ -120,7 +127,7 @@ class Router:
         if topic := request.query_params.get("topic"):
             return await self._passed(request, topic.partition(":")[0], makes=False)
         headers = rights(request.headers)
-        await merging.asked(self.cells, HTTPMethod.GET, "/v1/access", headers)
+        await merging.asked(self.cells, HTTPMethod.GET, "/v1/access", headers, shape=Access)
         seconds = request.query_params.get("seconds", str(LONGEST_S))
         if not (seconds.isascii() and seconds.isdigit() and int(seconds[:9]) <= LONGEST_S):
             raise Problem(422, f"seconds is a number from 0 to {LONGEST_S}, not {seconds[:50]!r}", field="seconds")
@@ -133,13 +140,9 @@ class Router:
         return await sent(request, self._any(), b"")
 
     async def metrics(self, request: Request) -> Response:
-        found = {}
-        for cell in self.cells:
-            with contextlib.suppress(CellLost):
-                answer = await cell.ask(HTTPMethod.GET, "/metrics", rights(request.headers))
-                if answer.status != 200:
-                    raise CellRefusal(answer.status, answer.body)
-                found[cell.name] = answer.body.decode()
+        headers = rights(request.headers)
+        texts = await asyncio.gather(*(_metrics_of(cell, headers) for cell in self.cells))
+        found = {cell.name: text for cell, text in zip(self.cells, texts, strict=True) if text is not None}
         up = [f'prorl_cell_up{{cell="{cell.name}"}} {int(cell.name in found)}\n' for cell in self.cells]
         head = "# HELP prorl_cell_up Whether the cell answers\n# TYPE prorl_cell_up gauge\n"
         return Response(merging.metrics(found) + head + "".join(up), media_type="text/plain; version=0.0.4")
@@ -149,7 +152,7 @@ class Router:
 
     async def ready(self, request: Request) -> Response:
         """Ready while one cell is; the others are warnings."""
-        told = await merging.asked(self.cells, HTTPMethod.GET, "/readyz", {})
+        told = await merging.asked(self.cells, HTTPMethod.GET, "/readyz", {}, shape=Readiness)
         warnings = [f"cell {name} is not ready" for name in told.unavailable]
         warnings += [f"cell {name}: {line}" for name, each in told.by_cell.items() for line in each["warnings"]]
         pressure = max(each["memory_pressure"] for each in told.by_cell.values())
@@ -164,7 +167,7 @@ class Router:
             with Holding(_caller(request)) as holding:
                 body = await self._body(request, holding)
             headers |= {"Content-Type": request.headers.get("content-type", "")}
-        told = await merging.asked(self.cells, request.method, target(request), headers, body)
+        told = await merging.asked(self.cells, request.method, target(request), headers, body, shape=PolicyStatus)
         if request.method == "POST" and told.unavailable:
             names = ", ".join(told.unavailable)
             raise unavailable(
@@ -178,7 +181,8 @@ class Router:
         headers, named = rights(request.headers), request.query_params.get("cell")
         listing = f"/v1/pools/{quote(request.path_params['pool'], safe='')}/backends"
         if request.method in READS:
-            return render(request, merging.backends(await merging.asked(self.cells, HTTPMethod.GET, listing, headers)))
+            told = await merging.asked(self.cells, HTTPMethod.GET, listing, headers, shape=BackendList)
+            return render(request, merging.backends(told))
         with Holding(_caller(request)) as holding:
             body = await self._body(request, holding)
             if named is None:
@@ -189,7 +193,7 @@ class Router:
             return await sent(_without(request, "cell"), cell, body)
 
     async def _cell_of(self, address: str, listing: str, headers: Mapping[str, str]) -> Cell:
-        told = await merging.asked(self.cells, HTTPMethod.GET, listing, headers)
+        told = await merging.asked(self.cells, HTTPMethod.GET, listing, headers, shape=BackendList)
         having = {name: each["backends"] for name, each in told.by_cell.items()}
         for name, backends in having.items():
             if address.rstrip("/") in {each["address"] for each in backends}:
@@ -204,6 +208,17 @@ class Router:
         return next((cell for cell in self.cells if not cell.lost), self.cells[0])
 
 
+async def _metrics_of(cell: Cell, headers: Mapping[str, str]) -> str | None:
+    """None where the cell gives none. Raises `CellRefusal` for a caller who may not read them."""
+    with contextlib.suppress(CellLost, UnicodeDecodeError):
+        answer = await cell.ask(HTTPMethod.GET, "/metrics", headers)
+        if 400 <= answer.status < 500:
+            raise CellRefusal(answer.status, answer.body)
+        if answer.status == 200 and answer.headers.get("Content-Type", "").startswith("text/plain"):
+            return answer.body.decode()
+    return None
+
+
 class KnownCallers:
     """A connection on which a cell has let somebody in is no stranger's any more."""
 
@@ -212,13 +227,13 @@ class KnownCallers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def told(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] != 401:
+            if message["type"] == "http.response.start" and message["status"] < 400:
                 said = Headers(scope=scope).get("authorization")
                 if said and (connection := connection_of(scope)) is not None:
                     connection.belong(said, _nothing, _nothing)
             await send(message)
 
-        await self._app(scope, receive, told if scope["type"] == "http" else send)
+        await self._app(scope, receive, told if scope.get("path", "").startswith("/v1/") else send)
 
 
 def _nothing() -> None:
@@ -244,10 +259,10 @@ def create_app(cells: Sequence[Cell], *, host: str) -> Starlette:
         Route("/readyz", router.ready),
         Route("/metrics", router.metrics),
         Route("/v1/cells", router.cells_now),
-        Route("/v1/runs", router.merged("/v1/runs", merging.runs)),
-        Route("/v1/overview", router.merged("/v1/overview", merging.overview)),
-        Route("/v1/advice", router.merged("/v1/advice", merging.advice)),
-        Route("/v1/pools", router.merged("/v1/pools", merging.pools)),
+        Route("/v1/runs", router.merged("/v1/runs", RunList, merging.runs)),
+        Route("/v1/overview", router.merged("/v1/overview", Overview, merging.overview)),
+        Route("/v1/advice", router.merged("/v1/advice", Advice, merging.advice)),
+        Route("/v1/pools", router.merged("/v1/pools", PoolList, merging.pools)),
         Route("/v1/pools/{pool}/policy", router.policy, methods=["GET", "POST"]),
         Route("/v1/pools/{pool}/backends", router.backends, methods=["GET", "POST", "DELETE"]),
         Route("/v1/watch", router.watch),

@@ -21,8 +21,8 @@ CONNECT_S: Final = 2.0
 ASKED_S: Final = 5.0  # for an answer that the router itself needs
 LOST_S: Final = 1.0  # how long a cell that did not answer is not asked again for others' requests
 HOPS: Final = frozenset({
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
-    "upgrade", "host", "content-length", "expect",
+    "connection", "proxy-connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
+    "transfer-encoding", "upgrade", "host", "content-length", "expect",
 })  # fmt: skip  # headers of one connection
 
 
@@ -99,7 +99,7 @@ class Cell:
         `CellLost` until the answer begins.
         """
         assert self._session is not None
-        kept = {name: value for name, value in headers.items() if name.lower() not in HOPS}
+        kept = passed(headers)
         try:
             answer = await self._session.request(
                 method, URL(self._base + target, encoded=True), headers=kept, data=body or None, allow_redirects=False
@@ -123,6 +123,17 @@ class Cell:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.lost_at = time.monotonic()
             raise CellLost(self, error) from None
+
+
+def passed(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers that are not of one connection, whose own ones its `Connection` names."""
+    named = {
+        value.strip().lower()
+        for name, value in headers.items()
+        if name.lower() == "connection"
+        for value in value.split(",")
+    }
+    return {name: value for name, value in headers.items() if name.lower() not in HOPS | named}
 
 
 def load(path: Path) -> CellsFile:

@@ -10,7 +10,7 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from api.cells.cell import HOPS, Cell, CellLost
+from api.cells.cell import Cell, CellLost, passed
 from api.cells.directory import Directory
 from api.problems import Problem, unavailable
 from api.request.waiting import until_gone
@@ -52,7 +52,7 @@ async def sent(request: Request, cell: Cell, body: bytes) -> Response:
         raise unavailable(f"{lost}: only its runs wait; try again") from None
     if answer is None:
         return Response(status_code=400)  # nobody reads it
-    headers = {name: value for name, value in answer.headers.items() if name.lower() not in HOPS}
+    headers = passed(answer.headers)
     headers["X-Prorl-Cell"] = cell.name
     if answer.status == MOVED:
         async with stack:

@@ -52,14 +52,16 @@ async def _follow(
         query = urlencode({"after": at[cell.name]}) if cell.name in at else ""
         try:
             async with cell.requested(HTTPMethod.GET, f"/v1/watch?{query}", headers) as answer:
-                if answer.status == 200:
+                followed = answer.status == 200
+                if followed:
                     told = False
                     async for place, message in _messages(answer):
                         await queue.put((cell.name, place, message))
         except (CellLost, aiohttp.ClientError, OSError):
-            if not told:
-                told = True
-                await queue.put((cell.name, "", f'event: lost\ndata: {{"cell":"{cell.name}"}}\n\n'.encode()))
+            followed = False
+        if not (followed or told):
+            told = True
+            await queue.put((cell.name, "", f'event: lost\ndata: {{"cell":"{cell.name}"}}\n\n'.encode()))
         await asyncio.sleep(AGAIN_S)
 
 
