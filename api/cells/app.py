@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from http import HTTPMethod
 from typing import Any, Final, NoReturn
@@ -32,16 +33,18 @@ from api.routes.runs import RunList
 from api.routes.service import Access, Readiness
 from api.ui import page
 from prorl_mq.process.connections import connection_of
+from prorl_mq.schema import forms
 from prorl_mq.schema.ids import TenantId
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.service.advice.bottleneck import Advice
 from prorl_mq.service.overview import Overview
 
 BODY: Final = 64 << 20  # bytes of one request's body; a cell has its own limit below
+OF_STRANGERS: Final = 64 << 10  # bytes of a body that are read before a cell was asked who sends them
 BODIES: Final = 512 << 20  # of all that are passed on at one time
 LONGEST_S: Final = 3600
 READS: Final = ("GET", "HEAD")
-MAKE: Final = ("POST", "/v1/batches")
+_NAME: Final = re.compile(forms.NAME)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -73,7 +76,7 @@ class Router:
             try:
                 run = msgspec.json.decode(body, type=_Run).run_id
             except msgspec.MsgspecError:
-                return await sent(request, self._any(), body)  # whose answer says what is wrong
+                run = ""
             return await self._to(request, run, body, makes=True)
 
     async def _passed(self, request: Request, run: str, *, makes: bool) -> Response:
@@ -82,7 +85,9 @@ class Router:
             return await self._to(request, run, body, makes=makes)
 
     async def _to(self, request: Request, run: str, body: bytes, *, makes: bool) -> Response:
-        cell = await self.directory.holder(run, request.headers)
+        if not _NAME.match(run):
+            return await sent(request, self._any(), body)  # whose answer says what is wrong
+        cell = await self.directory.holder(run, request.headers, makes=makes)
         if cell is None and makes:
             cell = await self.directory.place(run, request.headers)
         if cell is None:
@@ -91,11 +96,19 @@ class Router:
 
     async def _body(self, request: Request, holding: Holding) -> bytes:
         chunks, size = [], 0
+        announced = request.headers.get("content-length", "")
+        length = int(announced[:20]) if announced.isdigit() else None
+        if length is None or length > OF_STRANGERS:
+            if length is not None and length > BODY:
+                raise _too_large()
+            access = await self._any().ask(HTTPMethod.GET, "/v1/access", rights(request.headers))
+            if access.status >= 400:
+                raise CellRefusal(access)
         try:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > BODY:
-                    raise Problem(413, f"the body is larger than {BODY} bytes", headers={"Connection": "close"})
+                    raise _too_large()
                 if chunk:
                     holding.take(self._bodies, len(chunk))
                 chunks.append(chunk)
@@ -213,7 +226,7 @@ async def _metrics_of(cell: Cell, headers: Mapping[str, str]) -> str | None:
     with contextlib.suppress(CellLost, UnicodeDecodeError):
         answer = await cell.ask(HTTPMethod.GET, "/metrics", headers)
         if 400 <= answer.status < 500:
-            raise CellRefusal(answer.status, answer.body)
+            raise CellRefusal(answer)
         if answer.status == 200 and answer.headers.get("Content-Type", "").startswith("text/plain"):
             return answer.body.decode()
     return None
@@ -286,7 +299,7 @@ def create_app(cells: Sequence[Cell], *, host: str) -> Starlette:
 
 async def _refused(_: Request, refused: Exception) -> Response:
     assert isinstance(refused, CellRefusal)
-    return Response(refused.body, refused.status, media_type=problems.MEDIA_TYPE)
+    return Response(refused.body, refused.status, refused.headers, problems.MEDIA_TYPE)
 
 
 async def _lost(_: Request, lost: Exception) -> Response:
@@ -296,6 +309,10 @@ async def _lost(_: Request, lost: Exception) -> Response:
 def _caller(request: Request) -> TenantId:
     """The holder of what a request takes: the bearer of a token."""
     return TenantId(request.headers.get("authorization", ""))
+
+
+def _too_large() -> Problem:
+    return Problem(413, f"the body is larger than {BODY} bytes: send fewer groups", headers={"Connection": "close"})
 
 
 def _address(body: bytes) -> str:

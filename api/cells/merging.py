@@ -43,7 +43,7 @@ async def asked(
     answers = dict(zip((cell.name for cell in cells), await asyncio.gather(*map(one, cells)), strict=True))
     for answer in answers.values():
         if answer is not None and 400 <= answer.status < 500:
-            raise CellRefusal(answer.status, answer.body)
+            raise CellRefusal(answer)
     told = {name: answer.json() for name, answer in answers.items() if answer is not None and _fits(answer, shape)}
     if not told:
         raise unavailable("no cell gives an answer of this release's API: try again, and look at the addresses")
@@ -168,7 +168,7 @@ def metrics(by_cell: Mapping[str, str]) -> str:
     lines: dict[str, list[str]] = {}
     for name, text in by_cell.items():
         family = ""
-        for line in text.splitlines():
+        for line in text.split("\n"):  # `splitlines` would cut label values, which may have other ends of lines
             if line.startswith("# "):
                 word, _, rest = line[2:].partition(" ")
                 family = rest.partition(" ")[0]

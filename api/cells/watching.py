@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from http import HTTPMethod
 from typing import Final
 from urllib.parse import urlencode
@@ -18,16 +18,18 @@ LARGEST: Final = 1 << 20  # bytes of one message
 PLACE: Final = re.compile(r"([A-Za-z0-9_.\-]{1,96})=([0-9]{1,20}-[0-9]{1,20})")
 
 
-def places(cursor: str) -> dict[str, str]:
-    """The place in each cell's stream that a combined id names; a strange id names none."""
-    return dict(PLACE.findall(cursor))
+def places(cursor: str, names: Collection[str]) -> dict[str, str]:
+    """The place in the stream of each cell that a combined id names; a strange id names none."""
+    return {name: place for name, place in PLACE.findall(cursor) if name in names}
 
 
-async def merged(cells: Sequence[Cell], headers: Mapping[str, str], after: str, seconds: float) -> AsyncIterator[bytes]:
+async def merged(
+    cells: Sequence[Cell], headers: Mapping[str, str], after: str, seconds: float
+) -> AsyncGenerator[bytes, None]:
     """The messages as they come. A cell that is lost is told once, as `lost` with its name, and is asked again."""
     queue = asyncio.Queue[tuple[str, str, bytes]](HELD)
-    at, ends = places(after), asyncio.get_running_loop().time() + seconds
-    following = [asyncio.create_task(_follow(cell, headers, at, queue)) for cell in cells]
+    at, ends = places(after, {cell.name for cell in cells}), asyncio.get_running_loop().time() + seconds
+    following = [asyncio.create_task(_follow(cell, headers, at.get(cell.name, ""), queue)) for cell in cells]
     try:
         yield b"retry: 1000\n\n"
         with contextlib.suppress(TimeoutError):
@@ -45,17 +47,19 @@ async def merged(cells: Sequence[Cell], headers: Mapping[str, str], after: str, 
 
 
 async def _follow(
-    cell: Cell, headers: Mapping[str, str], at: dict[str, str], queue: "asyncio.Queue[tuple[str, str, bytes]]"
+    cell: Cell, headers: Mapping[str, str], at: str, queue: "asyncio.Queue[tuple[str, str, bytes]]"
 ) -> None:
+    """Puts messages into the queue, from the one after `at` on; what a slow reader has not taken is asked for once."""
     told = False
     while True:
-        query = urlencode({"after": at[cell.name]}) if cell.name in at else ""
+        query = "?" + urlencode({"after": at}) if at else ""
         try:
-            async with cell.requested(HTTPMethod.GET, f"/v1/watch?{query}", headers) as answer:
+            async with cell.requested(HTTPMethod.GET, f"/v1/watch{query}", headers) as answer:
                 followed = answer.status == 200
                 if followed:
                     told = False
                     async for place, message in _messages(answer):
+                        at = place or at
                         await queue.put((cell.name, place, message))
         except (CellLost, aiohttp.ClientError, OSError):
             followed = False
