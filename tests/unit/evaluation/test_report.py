@@ -130,8 +130,8 @@ def test_a_half_line_and_samples_of_other_groups_are_left_out(tmp_path: Path) ->
         for group in ("g-0", "other", "g-0")
     ]
     text = b"\n".join(map(msgspec.json.encode, lines))
-    (tmp_path / samples.FILE).write_bytes(text)
-    [placed] = samples.read(tmp_path, definition)
+    (tmp_path / samples.FILE).write_bytes(b"\n".join([text[: text.index(b"\n")], text]))
+    [placed] = samples.read(tmp_path, definition)  # a line that is there twice is one sample
     assert (placed.set, placed.task) == ("one", 0)
     for other in (b"x", b'{"a":' + b"[" * 20_000):
         (tmp_path / samples.FILE).write_bytes(text + b"\n" + other + b"\n")
