@@ -63,7 +63,7 @@ def test_another_packages_family_that_is_broken_is_named(
     points: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = [EntryPoint(name, value, registry.GROUP) for name, value in zip(points[::2], points[1::2], strict=True)]
-    monkeypatch.setattr(registry, "entry_points", lambda group: there)  # noqa: ARG005
+    monkeypatch.setattr(registry, "entry_points", lambda group: there)
     with pytest.raises(ConfigurationError) as fault:
         registry.load()
     assert said in str(fault.value)
