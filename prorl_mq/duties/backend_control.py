@@ -190,7 +190,8 @@ class BackendControl:
                         return await self._answered(method, url + route, body, about)
                 return await self._answered(method, urls[-1] + route, body, about)
         except Exception as error:
-            log.log(_level(method), "backend %s: %s: %s %s", address, route, type(error).__name__, error)
+            words = self._keys.quoted(address, str(error))
+            log.log(_level(method), "backend %s: %s: %s %s", address, route, type(error).__name__, words)
             raise ControlFailed(f"backend {address}: {route}: {_fault(error)}") from None
 
     async def _answered(self, method: str, url: str, body: Any, about: dict[str, Any]) -> tuple[int, bytes]:
