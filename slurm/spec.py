@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+WATCH: Final = "watch"  # the job of that name
 LARGEST_ARRAY: Final = 1001  # MaxArraySize of a Slurm that nobody has configured
 
 Line = Annotated[str, Meta(pattern=r"^[^\n\r]+(?![\n\r])$")]  # one line of a script
@@ -79,6 +80,10 @@ class ApiJob(Job, frozen=True, kw_only=True):
     """The HTTP ingress with the maintenance duties."""
 
 
+class WatchJob(Job, frozen=True, kw_only=True):
+    """`scale --watch` as a job that submits its successor."""
+
+
 class Backend(Job, frozen=True, kw_only=True):
     """An inference server. `{python}`, `{host}`, `{port}` and `$NAME` of its command are filled in."""
 
@@ -109,6 +114,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: Annotated[int, Meta(ge=500)] = 15_000
     redis: RedisJob | None = None
     api: ApiJob | None = None
+    watch: WatchJob | None = None
     backends: Mapping[ArrayName, Backend] = {}
     arrays: Mapping[ArrayName, Array] = {}
     scale: Scaling = Scaling()

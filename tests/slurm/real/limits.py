@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import shutil
 from collections.abc import AsyncIterator, Iterator
 
@@ -34,7 +35,7 @@ def limited(cluster: Cluster) -> Iterator[Site]:
             yield site
     finally:
         site.prorl("cancel")
-        site.arrays = {}
+        site.arrays, site.watch_time = {}, ""
 
 
 @pytest.fixture
@@ -108,3 +109,49 @@ async def test_two_tasks_of_a_node_that_see_their_own_scratch_alone(
     assert all(sample.attempt == 0 for record in records for sample in record.samples)
     rows = [line.split("\t") for record in records for text in record.timelines.values() for line in text.splitlines()]
     assert len({node_of(row[4]) for row in rows if row[1] == "claim" and row[2] == "run"}) == (1 if shared else 2)
+
+
+async def test_the_supervisor_is_a_chain_of_jobs(limited: Site, its_store: Store, cluster: Cluster) -> None:
+    """With limits of a minute. One is killed together with Redis: the next one is there, and brings Redis back. Then
+    one after the other reaches its limit. `cancel` ends the chain and the rest.
+    """
+    site, store = limited, its_store
+    await pools.add(store, "default:policy", "http://127.0.0.1:1")
+    site.server_time = "1-00:00"
+    site.watch_time = "1:00"
+    site.scale = {"every_s": 1}
+    site.arrays = {
+        name: {"kind": name, "least": 1, "sandbox": "none", "slots": 4, "warn_s": 40, "options": ["--handlers chaos"]}
+        for name in ("init", "run", "eval")
+    }
+    assert "watch: " in site.prorl("submit", "watch")
+    assert "is already there" in site.prorl("submit", "watch")
+    await until_workers(store, 3)
+    file = site.shared / "watch" / "supervisor.json"
+    before = json.loads(file.read_text())
+    address = site.file("worker").read_text()
+    cluster.run("scancel", "--signal=KILL", "--batch", before["job"])
+    for job in running(site, "redis"):
+        cluster.run("scancel", "--signal=KILL", "--batch", job)
+    cluster.until(lambda: site.file("worker").read_text() != address, f"Redis is back\n{site.logs()}")
+    holders = [before["job"]]
+    while len(holders) < 4:
+        now = json.loads(file.read_text())
+        if now["job"] and now["job"] != holders[-1]:
+            holders.append(now["job"])
+            await submitted(store, f"chain-{now['job']}", groups=2, n=4, run_ms=200)
+            await expect_all(store, f"chain-{now['job']}", groups=2, attempts=None)
+        assert len(running(site, "watch")) <= 2, "one that acts, and the next one"
+        await asyncio.sleep(0.5)
+    assert holders == sorted(set(holders), key=int), "one after the other"
+    assert json.loads(file.read_text())["term"] == before["term"] + 3
+    assert len(running(site, "redis")) == 1, "nobody has asked for it twice"
+    site.prorl("cancel")
+    names = {site.job(name) for name in ("redis", "api", "watch", *site.arrays)}
+    cluster.until(lambda: not names & set(cluster.run("squeue", "-h", "-o", "%j").split()), "all has ended")
+    cluster.until(lambda: not site.processes("watch"), "its process, too")
+    assert not names & set(cluster.run("squeue", "-h", "-o", "%j").split()), "nothing was asked for again"
+
+
+def running(site: Site, name: str) -> list[str]:
+    return [task for task, state in site.cluster.states(site.job(name)).items() if state == "RUNNING"]
