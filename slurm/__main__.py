@@ -20,10 +20,10 @@ from prorl_mq.settings import Setting, SubCommand, add_commands
 from slurm import commands, demand, spec_file
 from slurm.crew import Stopping, say
 from slurm.deployed import prepare, store_of, submitting, tasks
-from slurm.report import StatusReport, notes, report
+from slurm.report import StatusReport, notes, past, report
 from slurm.script import BatchScript, array_script, scripts
 from slurm.spec import WATCH, Deployment
-from slurm.supervisor import places
+from slurm.supervisor import history, places
 from slurm.supervisor.watch import Watch
 from slurm.tasks import SlurmTask
 
@@ -88,7 +88,7 @@ async def _submit(deployment: Deployment, given: argparse.Namespace) -> int:
 
 async def _status(deployment: Deployment, given: argparse.Namespace) -> int:
     found, nodes = await tasks(deployment), await commands.nodes()
-    seen, trouble, kept = None, "", ""
+    seen, trouble, kept, events = None, "", "", history.read(places.directory(deployment.shared))
     try:
         async with store_of(deployment, "viewer", name="prorl-slurm", outage_ms=2_000) as store:
             seen = await demand.read(store)
@@ -97,10 +97,12 @@ async def _status(deployment: Deployment, given: argparse.Namespace) -> int:
         trouble = str(error)
     if given.json:
         said = StatusReport(tasks=found, nodes=nodes, redis=seen, trouble=trouble, payloads=kept,
-                    notes=notes(deployment, found, nodes, seen))  # fmt: skip
+                    notes=notes(deployment, found, nodes, seen), history=events)  # fmt: skip
         print(msgspec.json.encode(said).decode())
     else:
         print(report(deployment, found, nodes, seen, trouble) + (f"\n\npayloads: {kept}" if kept else ""))
+        if events:
+            print(f"\n{past(events)}")
     return 0
 
 

@@ -52,7 +52,7 @@ def servers(deployment: Deployment, tasks: Sequence[SlurmTask]) -> dict[str, int
     soon end by their time limit, so that the next one is there before.
     """
     lacking, fail = {}, failing(deployment, tasks)
-    for name, (job, count) in _servers(deployment).items():
+    for name, (job, count) in named(deployment).items():
         lasting = [task for task in tasks if task.job == name and (task.waiting or _lasts(task, ahead_s(job.time)))]
         if len(lasting) < count and name not in fail:
             lacking[name] = count - len(lasting)
@@ -64,7 +64,7 @@ def failing(deployment: Deployment, tasks: Sequence[SlurmTask]) -> set[str]:
     these tasks they are not asked for.
     """
     found = set()
-    counts = {name: count for name, (_, count) in _servers(deployment).items()} | {WATCH: 1}
+    counts = {name: count for name, (_, count) in named(deployment).items()} | {WATCH: 1}
     for name, count in counts.items():
         mine = [task for task in tasks if task.job == name]
         failed = sum(task.failed and task.run_s < YOUNG_S for task in mine)
@@ -73,8 +73,8 @@ def failing(deployment: Deployment, tasks: Sequence[SlurmTask]) -> set[str]:
     return found
 
 
-def _servers(deployment: Deployment) -> dict[str, tuple[Job, int]]:
-    """Each with how many of it there should be."""
+def named(deployment: Deployment) -> dict[str, tuple[Job, int]]:
+    """Servers by name, each with how many of it there should be."""
     found: dict[str, tuple[Job, int]] = {}
     if deployment.redis is not None and deployment.redis.url is None:
         found["redis"] = deployment.redis, 1

@@ -14,6 +14,17 @@ AHEAD: Final = 0.1  # or such a share of the limit if that is more, and half of 
 ENDED_WELL: Final = frozenset({"COMPLETED"})
 
 
+ENDS: Final = {
+    "TIMEOUT": "it reached its time limit",
+    "NODE_FAIL": "its node failed",
+    "PREEMPTED": "it was pre-empted",
+    "OUT_OF_MEMORY": "it used more memory than it requested",
+    "FAILED": "it failed",
+    "BOOT_FAIL": "its node did not start",
+    "DEADLINE": "it reached its deadline",
+}
+
+
 class SlurmTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task of an array (`17_3`), or a job without one (`18`). `job` is the job's name in the spec."""
 
@@ -42,6 +53,11 @@ class SlurmTask(msgspec.Struct, frozen=True, kw_only=True):
     def failed(self) -> bool:
         """It ended otherwise than by draining or by being cancelled."""
         return not (self.waiting or self.working or self.ending) and self.state not in {*ENDED_WELL, "CANCELLED"}
+
+    @property
+    def end(self) -> str:
+        """A sentence about how it ended."""
+        return ENDS.get(self.state, f"it ended as {self.state}")
 
 
 def read_tasks(text: str) -> list[SlurmTask]:

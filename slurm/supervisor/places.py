@@ -47,12 +47,17 @@ def submitted(deployment: Deployment) -> bool:
     return guard(deployment).exists()
 
 
+def name(job: str) -> str:
+    """The name of a supervisor: its job, its host and its process."""
+    return f"{f'job {job} on ' if job else ''}{socket.gethostname()}:{os.getpid()}"
+
+
 def lock(deployment: Deployment, job: str = "") -> WatchLock:
     """The lock of one supervisor, as this process."""
     return WatchLock(
         node_state.private(directory(deployment.shared), os.getuid()),
         guard(deployment),
-        holder=f"{socket.gethostname()}:{os.getpid()}",
+        holder=name(job),
         job=job,
         stale_s=LEASE_S + deployment.scale.every_s,
     )

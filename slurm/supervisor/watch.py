@@ -14,10 +14,11 @@ from prorl_mq.errors import ConfigurationError, ProrlError, RedisUnavailable
 from slurm import commands, demand
 from slurm.crew import Stopping, say
 from slurm.deployed import store_of, tasks
-from slurm.scaling import Memory, ScalingPlan, decide, failing, servers
+from slurm.scaling import Memory, ScalingPlan, decide, failing, named, servers
 from slurm.script import array_script, backend_script, scripts, watch_script
 from slurm.spec import WATCH, Deployment
 from slurm.supervisor import places
+from slurm.supervisor.history import DeploymentHistory
 from slurm.supervisor.lock import Busy, Superseded
 from slurm.tasks import SlurmTask
 
@@ -31,6 +32,7 @@ class Watch:
         self._deployment = deployment()
         self._job = job
         self._lock = places.lock(self._deployment, job)
+        self._history = DeploymentHistory(places.directory(self._deployment.shared), places.name(job))
         self._held = False
         self._memory: Memory = {}
         self._said: dict[str, str] = {}
@@ -67,6 +69,7 @@ class Watch:
             if not await self._mine():
                 return {}
             here = await tasks(deployment)
+            self._history.look(here, await commands.nodes(), frozenset(named(deployment)))
             await self._succession(here)
             await self._servers(here)
             plans = await self._plans(here)
@@ -81,6 +84,9 @@ class Watch:
     async def _mine(self) -> bool:
         left = await self._lock.hold()
         if left is not None and not self._held:
+            if left.holder or self._job:
+                before = f" from {left.holder}" if left.holder else ""
+                self._history.add(WATCH, f"{places.name(self._job)} takes over{before} (term {left.term + 1})")
             self._memory = {array: monotonic() - low_s for array, low_s in left.low_s.items()}
         self._held = left is not None
         self._tell("lock", "" if self._held else "another supervisor is active; standing by")
@@ -117,7 +123,7 @@ class Watch:
         if not fails and not any(task.waiting or task.working for task in others):
             async with self._lock.acting():
                 job = await commands.submit(watch_script(self._deployment, after=self._job).text)
-            say(f"scale {WATCH}: its successor is {job}")
+            self._note(WATCH, f"its successor is {job}")
 
     async def _servers(self, here: Sequence[SlurmTask]) -> None:
         """Redis, API and backends that have ended, by their time limit or otherwise, are asked for again; before a
@@ -133,23 +139,28 @@ class Watch:
                     of = backend_script(self._deployment, script.name, count)
                 async with self._lock.acting():
                     job = await commands.submit(of.text)
-                say(f"scale {script.name}: submitted again as {job}")
+                self._note(script.name, f"submitted again as {job}")
 
     async def _act(self, array: str, plan: ScalingPlan) -> None:
         if plan.add:
             async with self._lock.acting():
                 job = await commands.submit(array_script(self._deployment, array, plan.add).text)
-            say(f"scale {array}: {plan.add} more as {job}: {plan.why}")
+            self._note(array, f"{plan.add} more as {job}: {plan.why}")
         if plan.withdraw:
-            say(f"scale {array}: {plan.why}; withdrawn before they ran: {' '.join(plan.withdraw)}")
             async with self._lock.acting():
                 await commands.cancel(plan.withdraw)
+            self._note(array, f"{plan.why}; withdrawn before they ran: {' '.join(plan.withdraw)}")
         if plan.drain:
-            say(f"scale {array}: {plan.why}; draining: {' '.join(plan.drain)}")
             async with self._lock.acting():
                 await commands.drain(plan.drain)
+            self._note(array, f"{plan.why}; draining: {' '.join(plan.drain)}")
         if not (plan.add or plan.withdraw or plan.drain):
             self._tell(array, plan.why if "no more are requested" in plan.why else "")
+
+    def _note(self, about: str, text: str) -> None:
+        """Says what was done, and keeps it."""
+        say(f"scale {about}: {text}")
+        self._history.add(about, text)
 
     def _tell(self, about: str, text: str) -> None:
         """Says what lasts once, not at every look."""

@@ -23,13 +23,13 @@ TIMES = 2  # that each of both passes from one job to the next
 
 
 @pytest.fixture
-def limited(cluster: Cluster) -> Iterator[Site]:
-    """A deployment of the name that the others have, in another directory."""
+def limited(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A deployment of the name that the others have, in another directory. Its parameter: the limit of its servers."""
     shared = cluster.root.parent / "l"
     shutil.rmtree(shared, ignore_errors=True)
     shared.mkdir()
     site = Site(cluster, shared)
-    site.server_time = LIMIT
+    site.server_time = getattr(request, "param", LIMIT)
     try:
         with served(site) as site:
             yield site
@@ -111,13 +111,13 @@ async def test_two_tasks_of_a_node_that_see_their_own_scratch_alone(
     assert len({node_of(row[4]) for row in rows if row[1] == "claim" and row[2] == "run"}) == (1 if shared else 2)
 
 
+@pytest.mark.parametrize("limited", ["1-00:00"], indirect=True)
 async def test_the_supervisor_is_a_chain_of_jobs(limited: Site, its_store: Store, cluster: Cluster) -> None:
     """With limits of a minute. One is killed together with Redis: the next one is there, and brings Redis back. Then
     one after the other reaches its limit. `cancel` ends the chain and the rest.
     """
     site, store = limited, its_store
     await pools.add(store, "default:policy", "http://127.0.0.1:1")
-    site.server_time = "1-00:00"
     site.watch_time = "1:00"
     site.scale = {"every_s": 1}
     site.arrays = {
@@ -145,7 +145,15 @@ async def test_the_supervisor_is_a_chain_of_jobs(limited: Site, its_store: Store
         await asyncio.sleep(0.5)
     assert holders == sorted(set(holders), key=int), "one after the other"
     assert json.loads(file.read_text())["term"] == before["term"] + 3
-    assert len(running(site, "redis")) == 1, "nobody has asked for it twice"
+    assert len(running(site, "redis")) == len(running(site, "api")) == 1, "nobody has asked for them twice"
+    told = json.loads(site.prorl("status", "--json"))["history"]
+    texts = [f"{event['about']}: {event['text']}" for event in told]
+    for holder in holders[1:]:
+        assert sum(f"job {holder} on" in text and "takes over" in text for text in texts) == 1, texts
+    [lost] = [text for text in texts if "(redis): has ended" in text]
+    again = next(text for text in texts if text.startswith("redis: submitted again as "))
+    assert f"{again.split()[-1]} (redis): runs on n1" in texts[texts.index(again) :]
+    assert "it failed" in lost
     site.prorl("cancel")
     names = {site.job(name) for name in ("redis", "api", "watch", *site.arrays)}
     cluster.until(lambda: not names & set(cluster.run("squeue", "-h", "-o", "%j").split()), "all has ended")
