@@ -18,7 +18,7 @@ from tests.slurm.real.test_deployment import supervisor
 from tests.slurm.real.work import expect_all, node_of, submitted, until_workers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900), pytest.mark.xdist_group("slurm")]
-LIMIT = "2:00"
+LIMITS = ["1:00", "2:00"]
 TIMES = 2  # that each of both passes from one job to the next
 
 
@@ -29,7 +29,7 @@ def limited(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Site]:
     shutil.rmtree(shared, ignore_errors=True)
     shared.mkdir()
     site = Site(cluster, shared)
-    site.server_time = getattr(request, "param", LIMIT)
+    site.server_time = request.param
     try:
         with served(site) as site:
             yield site
@@ -47,6 +47,7 @@ async def its_store(limited: Site) -> AsyncIterator[Store]:
     await waiting.aclose()
 
 
+@pytest.mark.parametrize("limited", LIMITS, indirect=True)
 async def test_servers_are_followed_by_others_before_their_limit(limited: Site, its_store: Store) -> None:
     """Work continues over two of each. Another deployment of the name keeps its own."""
     site, store = limited, its_store
@@ -72,8 +73,10 @@ async def test_servers_are_followed_by_others_before_their_limit(limited: Site, 
         writing.cancel()
         watch.terminate()
         await watch.wait()
+    logs = site.logs()
+    handed = logs.count("handed over to job")
     states = {name: list(site.cluster.states(site.job(name)).values()) for name in ("redis", "api")}
-    print(f"{rounds} runs over {states}; longest wait of a writer {max(waits):.1f} s")
+    print(f"{rounds} runs over {states}, {handed} hand-overs; longest wait of a writer {max(waits):.1f} s")
     assert not {"FAILED", "TIMEOUT"} & {state for each in states.values() for state in each}
 
 
