@@ -150,8 +150,12 @@ async def _cancel(deployment: Deployment, given: argparse.Namespace) -> int:
     if not given.names or WATCH in given.names:
         await _end_watch(deployment)
     found = _tasks_named(deployment, await _alive(deployment), given.names)
-    if found:
-        await commands.cancel([task.id for task in found])
+    workers = [task.id for task in found if task.working and task.job in deployment.arrays]
+    others = [task.id for task in found if task.id not in workers]
+    if workers:
+        await commands.kill(workers)
+    if others:
+        await commands.cancel(others)  # Redis and the API close what they have open
     say(f"{len(found)} cancelled; accepted jobs stay in Redis")
     return 0
 

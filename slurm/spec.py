@@ -15,7 +15,9 @@ Word = Annotated[str, Meta(pattern=r"^[^\s]+(?!\n)$")]
 DeploymentName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_\-]{1,40}(?!\n)$")]  # a dot ends it in a job's name
 ArrayName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_\-]{0,39}(?!\n)$")]
 # As sbatch has it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S, or none.
-TimeLimit = Annotated[str, Meta(pattern=r"^(\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|UNLIMITED|INFINITE)(?!\n)$")]
+TimeLimit = Annotated[
+    str, Meta(pattern=r"^(\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|(?i:UNLIMITED|INFINITE))(?!\n)$")
+]
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[int, Meta(ge=1, le=7 * 24 * 3600)]
 

@@ -190,9 +190,13 @@ def test_drain_withdraws_what_waits_and_spares_servers(fake: Fake, prorl: Callab
 
 
 def test_cancel_ends_all_that_is_alive(fake: Fake, prorl: Callable[..., tuple[int, str, str]]) -> None:
-    fake.answers("squeue", "9|d.redis|RUNNING|n1|1:00|59:00|None\n18_0|d.eval|COMPLETED|n1|1:00|0:00|None\n")
-    assert prorl("cancel")[2] == "1 cancelled; accepted jobs stay in Redis\n"
-    assert fake.argvs("scancel") == [["9"]]
+    fake.answers(
+        "squeue",
+        "9|d.redis|RUNNING|n1|1:00|59:00|None\n18_0|d.eval|COMPLETED|n1|1:00|0:00|None\n"
+        "17_0|d.node|RUNNING|n1|1:00|59:00|None\n17_1|d.node|PENDING||0:00|1:00:00|Resources\n",
+    )
+    assert prorl("cancel")[2] == "3 cancelled; accepted jobs stay in Redis\n"
+    assert fake.argvs("scancel") == [["--signal=KILL", "--batch", "17_0"], ["17_0"], ["9", "17_1"]]
 
 
 @pytest.mark.parametrize(

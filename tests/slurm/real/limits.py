@@ -14,7 +14,7 @@ from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from tests.slurm.real.cluster import Cluster, Site, served
-from tests.slurm.real.test_deployment import supervisor
+from tests.slurm.real.test_deployment import TOOLS, supervisor
 from tests.slurm.real.work import expect_all, node_of, submitted, until_workers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900), pytest.mark.xdist_group("slurm")]
@@ -166,3 +166,25 @@ async def test_the_supervisor_is_a_chain_of_jobs(limited: Site, its_store: Store
 
 def running(site: Site, name: str) -> list[str]:
     return [task for task, state in site.cluster.states(site.job(name)).items() if state == "RUNNING"]
+
+
+async def test_apptainer_by_the_page_alone(site: Site, store: Store) -> None:
+    """Its program and base image are in `shared`/tools, as `install-tools` puts them there; jobs get it by one word."""
+    tools = site.shared / "tools"
+    for part in ("apptainer", "images"):
+        assert (TOOLS / part).exists(), "run `make sandbox-tools`"
+    tools.symlink_to(TOOLS)
+    known = site.env.pop("PRORL_SANDBOX_TOOLS", None)
+    try:
+        about = {"sandbox": "apptainer", "slots": 2}
+        site.start(node={"kind": "node", "cpus": 3, **about}, eval={"kind": "eval", **about})
+        await until_workers(store, 3)
+        await submitted(store, "apptainer", groups=1, n=4, box=1, run_ms=200)
+        await expect_all(store, "apptainer", groups=1, attempts=0)
+        [node] = site.cluster.nodes_of(site.job("node")).values()
+        assert any((site.state / node / "sandboxes").iterdir()), "the keeper has others ready"
+        await asyncio.to_thread(site.prorl, "cancel", *site.arrays)
+    finally:
+        tools.unlink()
+        if known is not None:
+            site.env["PRORL_SANDBOX_TOOLS"] = known
