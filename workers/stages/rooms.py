@@ -145,12 +145,11 @@ class _PoolLedger:
         answers = decide(seats, limits, asks, now_ms, LIFE_MS)
         known = self._known.seats
         rows = {ref: seats.get(ref) for ref in known.keys() | seats.keys() if known.get(ref) != seats.get(ref)}
-        if not rows:
-            return True
-        self._known, done = await backends.seat(self._store, self._pool, self._known, rows)
-        self._ahead_ms = self._known.now_ms - monotonic() * 1000
-        if not done:
-            return False
+        if rows:
+            self._known, done = await backends.seat(self._store, self._pool, self._known, rows)
+            self._ahead_ms = self._known.now_ms - monotonic() * 1000
+            if not done:
+                return False
         self._news = {ref: seat for ref, seat in self._news.items() if ref not in news or news[ref] is not seat}
         mine = self._mine.keys() | {each.ref for each in asks if each.ref not in self._news}
         self._mine = {ref: self._news.get(ref) or seats[ref] for ref in mine if ref in seats}
