@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -112,7 +113,7 @@ def most_at_once(fake: FakeBackend) -> list[int]:
 
 
 async def seats(queue: Queue) -> dict[str, Seat]:
-    return dict((await backends.seat(queue.store, POOL, Seats("nobody's"), {}))[0].seats)
+    return dict((await backends.seat(queue.store, POOL, Seats("unknown"), {}))[0].seats)
 
 
 @pytest.fixture
@@ -176,6 +177,35 @@ async def test_a_pool_without_metrics_is_never_short_of_room(
         await health.turn()
     assert not await _limited(pools)
     assert await queue.command("EXISTS", queue.keys.seats(POOL)) == 0
+
+
+async def test_a_pool_with_room_costs_no_command_more_than_one_without_metrics(
+    queue: Queue, pools: Pools, health: BackendHealth, small: list[FakeBackend]
+) -> None:
+    made = await sessions(queue, pools, 2)
+    costs = []
+    async with asking(pools):
+        for told in (200, 404):
+            for fake in small:
+                fake.refused["/metrics"] = told
+                if told == 200:
+                    del fake.refused["/metrics"]
+            await health.turn()
+            for each in made:
+                await each.turn()
+            await queue.command("CONFIG", "RESETSTAT")
+            await asyncio.gather(*(each.turns_of(4) for each in made))
+            await health.turn()
+            costs.append(await _commands(queue))
+    assert costs[0] == costs[1]
+    assert costs[0]["hgetall"] > 0
+
+
+async def _commands(queue: Queue) -> dict[str, int]:
+    """Calls of each command since the counts were reset, without those that keep a connection alive."""
+    found = await queue.command("INFO", "commandstats")
+    counts = {name: int(calls) for name, calls in re.findall(r"cmdstat_(\w+):calls=(\d+)", found.decode())}
+    return {name: calls for name, calls in counts.items() if name not in {"ping", "config", "info"}}
 
 
 @pytest.mark.parametrize("ruled", [True, False])
@@ -296,12 +326,12 @@ async def _done(turn: "asyncio.Task[str]") -> bool:
 async def test_a_turn_begins_when_its_patience_is_over(
     queue: Queue, pools: Pools, health: BackendHealth, small: list[FakeBackend]
 ) -> None:
-    """Somebody else's sessions have all the room, without end: no rollout fails for that."""
+    """Other sessions have all the room, without end: no rollout fails for that."""
     made = await sessions(queue, pools, 8)
     await pressed(pools, health, *made)
     for number, fake in enumerate(small):
         there = Seat(fake.address, 10_000, SeatState.RUNNING, 0.0, 1e15)
-        known = (await backends.seat(queue.store, POOL, Seats("nobody's"), {}))[0]
+        known = (await backends.seat(queue.store, POOL, Seats("unknown"), {}))[0]
         assert (await backends.seat(queue.store, POOL, known, {f"other {number}": there}))[1]
     late = Session(pools, made[0].work.held, budget_s=2.0)
     async with asking(pools), asyncio.timeout(10):

@@ -274,8 +274,9 @@ class HeapAssigner:
     async def report_success(self, address: str, completion: Completion) -> None:
         if completion.finish_reason == "abort":
             self._pools.look_again(self._pool)  # weights are being changed: the rest must not miss that
+        if self._since is not None:  # it had to ask, so it has a seat
+            self._pools.rooms.ended(self._pool, self._work.held.token, self._context + len(completion.ids))
         self._since, self._served = None, address
-        self._pools.rooms.ended(self._pool, self._work.held.token, self._context + len(completion.ids))
         view = await self._pools.view(self._pool)
         self._staleness.sampled(completion, view.policy.version)
         metrics.answered(address, completion)
