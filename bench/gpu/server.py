@@ -44,7 +44,7 @@ class Server:
     def __init__(self, engine: Engine, script: Script, meter: Meter, context: int, about: dict[str, Any]) -> None:
         self.http = HttpServer(self._handle)
         self._engine, self._script, self._meter, self._context, self._about = engine, script, meter, context, about
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[int, Call] = {}  # by number: probes share one id
         self._since = time.perf_counter()
         self._count = 0
 
@@ -62,9 +62,9 @@ class Server:
                 waiting = len(self._calls)
                 return HttpResponse(body=f"vllm:num_requests_running {waiting}\n".encode(), content_type="text/plain")
             case "/inference/v1/abort_requests":
-                for name in msgspec.json.decode(request.body)["request_ids"]:
-                    if (call := self._calls.get(name.removeprefix(SERVER_PREFIX))) is not None:
-                        call.ended = True
+                names = msgspec.json.decode(request.body)["request_ids"]
+                for call in self._calls.values():
+                    call.ended |= SERVER_PREFIX + call.request_id in names
                 return HttpResponse()
             case "/bench":
                 return self._bench(request)
@@ -83,15 +83,15 @@ class Server:
         return _json({"wall_s": wall_s, **counted, **self._meter.means(), "about": self._about})
 
     async def _generate(self, request: HttpRequest) -> HttpResponse:
-        self._count += 1
+        number = self._count = self._count + 1
         try:
-            asked = read_call(request.path, request.body, request.headers.get("x-request-id"), f"r{self._count}")
+            asked = read_call(request.path, request.body, request.headers.get("x-request-id"), f"r{number}")
             call = self._call(asked)
         except RequestError as error:
             return error_answer(400, str(error))
         loop, done = asyncio.get_running_loop(), asyncio.Event()
         call.done = lambda _: loop.call_soon_threadsafe(done.set)
-        self._calls[call.request_id] = call
+        self._calls[number] = call
         self._engine.submit(call)
         try:
             await done.wait()
@@ -99,7 +99,7 @@ class Server:
             call.ended = True
             raise
         finally:
-            del self._calls[call.request_id]
+            del self._calls[number]
         said = FakeCompletion(
             ids=call.ids, logprobs=call.logprobs, finish_reason=call.finish, cached_tokens=call.cached,
             versions=[(VERSION, 0, len(call.ids))] if call.ids else [],

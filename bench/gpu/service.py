@@ -29,7 +29,8 @@ from tests.support.world import World
 PLUGIN: Final = Path(__file__).with_name("plugin")
 SAMPLING: Final = Sampling(max_tokens_per_turn=1024, max_tokens=1 << 20, max_context_tokens=1 << 20)
 A_PROCESS: Final = 64  # slots of a RUN worker
-WITHIN_S: Final = 240.0
+WITHIN_S: Final = 120.0
+UP_S: Final = 45.0
 
 
 class Done(NamedTuple):
@@ -47,8 +48,8 @@ class Service:
         self._world, self._store = world, store
         self._runs = 0
 
-    async def roll(self, works: Sequence[Work]) -> Done:
-        """One batch of single samples. Raises if one was not completed, or not at the first attempt."""
+    async def roll(self, works: Sequence[Work], within_s: float = WITHIN_S) -> Done:
+        """One batch of single samples. Raises if one was not completed in time, or not at the first attempt."""
         self._runs += 1
         name = f"r{self._runs}"
         groups = [
@@ -60,7 +61,7 @@ class Service:
         await submit.accept(
             self._store, "default", BatchRequest(run_id=name, batch_id="b", groups=groups, sampling=SAMPLING)
         )
-        records = await gather(self._store, None, len(works), within_s=WITHIN_S, run=run_ref("default", name))
+        records = await gather(self._store, None, len(works), within_s=within_s, run=run_ref("default", name))
         wall_s = time.perf_counter() - began
         cpu_s = {name: seconds - before[name] for name, seconds in self._cpu_s().items()}
         samples = [sample for record in records for sample in record.samples]
@@ -100,25 +101,28 @@ async def service(directory: Path, address: str, tokenizer: Path, slots: int, sa
     world.env["PRORL_TOKENIZER"] = str(tokenizer)
     try:
         async with store_of(world) as store:
-            world.start_redis()
-            await patiently(lambda: fitness.start_up(store.redis), outage_ms=20_000)
-            await streams.ensure(store.redis, streams.shared(store.keys))
-            await pools.add(store, "default:policy", address, protocol="vllm-generate", model="policy")
-            world.start_api()
-            world.start_keeper()
-            processes = -(-slots // A_PROCESS)
-            world.start_worker(Stage.INIT, 0, "--slots", str(slots))
-            world.start_worker(Stage.EVAL, 0, "--slots", str(slots))
-            for number in range(processes):
-                world.start_worker(Stage.RUN, number, "--slots", str(-(-slots // processes)))
-            async with asyncio.timeout(60):
-                while len(await living(store)) < 2 + processes:
-                    await asyncio.sleep(0.1)
-            try:
-                yield Service(world, store)
-            except BaseException:
-                for log in sorted(directory.glob("*.log")):
-                    print(f"--- {log.name}\n{log.read_text(errors='replace')[-2000:]}", file=sys.stderr)
-                raise
+            await _start(world, store, address, slots)
+            yield Service(world, store)
+    except BaseException:
+        for log in sorted(directory.glob("*.log")):
+            print(f"--- {log.name}\n{log.read_text(errors='replace')[-2000:]}", file=sys.stderr, flush=True)
+        raise
     finally:
         world.stop()
+
+
+async def _start(world: World, store: Store, address: str, slots: int) -> None:
+    world.start_redis()
+    await patiently(lambda: fitness.start_up(store.redis), outage_ms=20_000)
+    await streams.ensure(store.redis, streams.shared(store.keys))
+    await pools.add(store, "default:policy", address, protocol="vllm-generate", model="policy")
+    world.start_api()
+    world.start_keeper()
+    processes = -(-slots // A_PROCESS)
+    world.start_worker(Stage.INIT, 0, "--slots", str(slots))
+    world.start_worker(Stage.EVAL, 0, "--slots", str(slots))
+    for number in range(processes):
+        world.start_worker(Stage.RUN, number, "--slots", str(-(-slots // processes)))
+    async with asyncio.timeout(UP_S):
+        while len(await living(store)) < 2 + processes:
+            await asyncio.sleep(0.1)
