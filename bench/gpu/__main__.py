@@ -1,7 +1,7 @@
 """python -m bench.gpu: our overhead at several concurrencies, and a GPU's use with INIT and EVAL overlapped and not.
 
 A server computes a model with random weights (`bench.gpu.server`) and says what a script has. The floor sends it the
-same conversations by a bare HTTP client. Results are written after each part, to `bench/out/gpu.json` and $OUT.
+same conversations by a bare HTTP client. Results are written to `bench/out/gpu.json` after each part.
 """
 
 import argparse
@@ -45,10 +45,7 @@ def serving(given: argparse.Namespace, slots: int, log: Path) -> Iterator[str]:
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, preexec_fn=die_with_parent)  # noqa: PLW1509
     assert process.stdout is not None
     try:
-        address = process.stdout.readline().decode().strip()
-        if not address:
-            raise RuntimeError(f"the server did not start: {log.read_text(errors='replace')[-2000:]}")
-        yield address
+        yield _address(process.stdout.readline())
     except BaseException:
         print(f"--- the server\n{log.read_text(errors='replace')[-3000:]}", file=sys.stderr, flush=True)
         raise
@@ -60,6 +57,13 @@ def serving(given: argparse.Namespace, slots: int, log: Path) -> Iterator[str]:
             process.kill()
             process.wait()
         process.stdout.close()
+
+
+def _address(said: bytes) -> str:
+    """Raises `RuntimeError` where the server ended before it was ready."""
+    if not said:
+        raise RuntimeError("the server did not start: its output is above")
+    return said.decode().strip()
 
 
 def counters(address: str, *, reset: bool = False) -> dict[str, Any]:
@@ -84,7 +88,8 @@ class Results:
         row |= {
             "wall_s": wall_s, "busy_pct": 100 * told["busy_s"] / wall_s, "tokens_s": told["tokens"] / wall_s,
             "batch": told["rows"] / max(1, told["steps"]), "step_ms": 1e3 * told["step_s"] / max(1, told["steps"]),
-            "calls": told["calls"], "server": told, **{name: told[name] for name in ("gpu_pct", "watts") if name in told},
+            "calls": told["calls"], "server": told,
+            **{name: told[name] for name in ("gpu_pct", "watts") if name in told},
         }  # fmt: skip
         self.body["rounds"].append(row)
         shown = {name: report.figure(value) if isinstance(value, float) else value for name, value in row.items()}
@@ -93,9 +98,7 @@ class Results:
 
     def write(self) -> None:
         rows = [{name: value for name, value in row.items() if name != "server"} for row in self.body["rounds"]]
-        path = report.write("gpu", {}, {**self.body, "cases": report.summarise(rows)})
-        if os.environ.get("OUT"):
-            (Path(os.environ["OUT"]) / path.name).write_bytes(path.read_bytes())
+        report.write("gpu", {}, {**self.body, "cases": report.summarise(rows)})
 
 
 async def alone(given: argparse.Namespace, address: str, results: Results) -> None:
@@ -148,7 +151,8 @@ async def overhead(
             "case": f"service, {at_once}", "round": number, "rollouts": count, "turns_s": turns / done.wall_s,
             "rollout_s": statistics.median(runs),
             "turn_ms": 1e3 * statistics.median(turn.llm_seconds for each in trajectories for turn in each.turns),
-            "rest_ms": statistics.median(rests(trajectories)), "rest_p99_ms": measure.percentile(rests(trajectories), 0.99),
+            "rest_ms": statistics.median(rests(trajectories)),
+            "rest_p99_ms": measure.percentile(rests(trajectories), 0.99),
             "tool_ms": statistics.median(tools_ms(trajectories)), **cpu_ms(done, turns),
         }, address, done.wall_s)  # fmt: skip
         await ours.finish()
@@ -228,7 +232,7 @@ async def measured(given: argparse.Namespace) -> Results:
     slots = max(given.concurrency)
     with tempfile.TemporaryDirectory(prefix="bg") as name:
         place = Path(name)
-        place.chmod(0o755)
+        place.chmod(0o755)  # noqa: ASYNC240 - nothing else runs yet
         with serving(given, slots, place / "server.log") as address:
             results.say(f"the server is ready: {counters(address)['about']}")
             await alone(given, address, results)
@@ -249,7 +253,10 @@ async def measured(given: argparse.Namespace) -> Results:
 def summary(results: Results) -> str:
     rows = [{name: value for name, value in row.items() if name != "server"} for row in results.body["rounds"]]
     found = report.summarise(rows)
-    fields = ["turns_s", "rollouts_s", "rollout_s", "turn_ms", "rest_ms", "busy_pct", "gpu_pct", "batch", "step_ms", "tokens_s"]
+    fields = [
+        "turns_s", "rollouts_s", "rollout_s", "turn_ms", "rest_ms", "busy_pct", "gpu_pct", "batch", "step_ms",
+        "tokens_s",
+    ]  # fmt: skip
     lines = [[case, *(report.cell(of.get(field), with_range=True) for field in fields)] for case, of in found.items()]
     for at_once in results.body["settings"]["concurrency"]:
         for field in ("turns_s", "rollout_s"):
@@ -259,20 +266,24 @@ def summary(results: Results) -> str:
     return report.table(["case", *fields], lines)
 
 
+def sizes(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
+
+
 def main() -> None:
     state = Path(os.environ.get("PRORL_STATE_DIR", ".state"))
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
-    parser.add_argument("--tokenizer", type=Path, default=state / "models/tiny", help="of ops/tiny-model.py (%(default)s)")
+    parser.add_argument("--tokenizer", type=Path, default=state / "models/tiny", help="directory of it (%(default)s)")
     parser.add_argument("--server-python", default=str(state / "vllm/bin/python"), help="with torch (%(default)s)")
     parser.add_argument("--shape", default="1.5b", help="of the model: 1.5b, 0.5b, tiny (%(default)s)")
-    parser.add_argument("--concurrency", type=lambda text: [int(each) for each in text.split(",")], default=[1, 64, 256])
-    parser.add_argument("--per-slot", type=int, default=3, help="rollouts for each place (%(default)s)")
+    parser.add_argument("--concurrency", type=sizes, default=[1, 64, 256], help="rollouts at once (1,64,256)")
+    parser.add_argument("--per-slot", type=int, default=2, help="rollouts for each place (%(default)s)")
     parser.add_argument("--least", type=int, default=6, help="rollouts of a round, at least (%(default)s)")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--turns", type=int, default=6, help="completions of a rollout (%(default)s)")
     parser.add_argument("--tokens", type=int, default=128, help="of a completion, on average (%(default)s)")
     parser.add_argument("--context", type=int, default=4096)
-    parser.add_argument("--overlap", type=int, default=64, help="concurrency of the experiment with stages (%(default)s)")
+    parser.add_argument("--overlap", type=int, default=64, help="rollouts at once in waves (%(default)s)")
     parser.add_argument("--overlap-rounds", type=int, default=1)
     parser.add_argument("--waves", type=int, default=4)
     parser.add_argument("--init", type=float, default=3.0, help="seconds that INIT waits, on average (%(default)s)")

@@ -1,7 +1,7 @@
 """python -m bench.gpu.compare: the model beside transformers' Qwen2, and a batch beside one text at a time.
 
-The same random weights in both, in 32 bits, on a CPU. Also what the batching must do: continue a kept text, give back a
-slot, end a call that nobody waits for. Exits with status 1 where something differs. Needs torch and transformers.
+The same random weights in both, in 32 bits, on a CPU: one text, texts that continue, and more texts than slots. Exits
+with status 1 where something differs. Needs torch and transformers.
 """
 
 import threading
@@ -50,7 +50,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self.model = Qwen2(SHAPE, SLOTS, CONTEXT, "cpu", torch.float32)
-        self.engine = Engine(Stepper(self.model))
+        self.engine = Engine(Stepper(self.model), SLOTS)
         self.engine.start()
 
     def calls(self, *asked: tuple[list[int], list[int]]) -> list[Call]:

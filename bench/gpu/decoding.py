@@ -5,26 +5,16 @@ On a GPU a step is a CUDA graph, captured for some numbers of rows and of places
 
 import time
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
 
+from bench.gpu.engine import Row
 from bench.gpu.model import Qwen2, choose
 
 ROWS: Final = (1, 4, 16, 32, 64, 96, 128, 192, 256)
 PLACES_STEP: Final = 1024
-
-
-class Row(NamedTuple):
-    """One slot's part of a batch: its new ids begin at `place`. `forced` is the id to take next, or -1."""
-
-    slot: int
-    ids: Sequence[int]
-    place: int
-    forced: int
-    temperature: float
-    greedy: bool
 
 
 class Stepper:
@@ -83,9 +73,9 @@ class Stepper:
     def step(self, batch: Sequence[Row]) -> list[tuple[int, float]]:
         """One id more for each row. Slots that are not in the batch are computed with it and change nothing."""
         count, context = max(row.slot for row in batch) + 1, self.model.context
-        rows = next((rows for rows in ROWS if rows >= count), self.model.slots)
-        rows = min(rows, self.model.slots)
-        ids, places, forced, temperature, greedy = [0] * rows, [context] * rows, [-1] * rows, [1.0] * rows, [False] * rows
+        rows = min(next((rows for rows in ROWS if rows >= count), self.model.slots), self.model.slots)
+        ids, places, forced = [0] * rows, [context] * rows, [-1] * rows
+        temperature, greedy = [1.0] * rows, [False] * rows
         for row in batch:
             ids[row.slot], places[row.slot], forced[row.slot] = row.ids[0], row.place, row.forced
             temperature[row.slot], greedy[row.slot] = row.temperature, row.greedy

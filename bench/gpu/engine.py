@@ -8,14 +8,30 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from bench.gpu.decoding import Row, Stepper
-
 READ_ROWS: Final = 16
 READ_IDS: Final = 16_384  # of one batch of prompts, with padding
+
+
+class Row(NamedTuple):
+    """One slot's part of a batch: its new ids begin at `place`. `forced` is the id to take next, or -1."""
+
+    slot: int
+    ids: Sequence[int]
+    place: int
+    forced: int
+    temperature: float
+    greedy: bool
+
+
+class Steps(Protocol):
+    """`decoding.Stepper`: both take rows, and give the next id of each with its log-probability."""
+
+    def read(self, batch: Sequence[Row]) -> Sequence[tuple[int, float]]: ...
+    def step(self, batch: Sequence[Row]) -> Sequence[tuple[int, float]]: ...
 
 
 class Call(msgspec.Struct, kw_only=True, eq=False):
@@ -78,11 +94,11 @@ class Counters(msgspec.Struct, kw_only=True):
 class Engine:
     """`submit` from any thread."""
 
-    def __init__(self, stepper: Stepper) -> None:
+    def __init__(self, stepper: Steps, slots: int) -> None:
         self._stepper = stepper
         self._wake = threading.Condition()
         self._waiting: deque[Call] = deque()
-        self._slots = [Slot(number=number) for number in range(stepper.model.slots)]
+        self._slots = [Slot(number=number) for number in range(slots)]
         self.counters = Counters()
         self.failed: BaseException | None = None
         self._stopping = False

@@ -59,11 +59,11 @@ class Qwen2:
         def ones() -> Tensor:
             return torch.ones(shape.hidden, device=device, dtype=dtype)
 
-        heads = (shape.heads + 2 * shape.kv_heads) * shape.head
+        heads, wide = (shape.heads + 2 * shape.kv_heads) * shape.head, shape.heads * shape.head
         self.embedding = matrix(shape.vocabulary, shape.hidden)
         self.layers = [
             Layer(
-                ones(), matrix(heads, shape.hidden), matrix(1, heads)[0], matrix(shape.hidden, shape.heads * shape.head),
+                ones(), matrix(heads, shape.hidden), matrix(1, heads)[0], matrix(shape.hidden, wide),
                 ones(), matrix(2 * shape.inner, shape.hidden), matrix(shape.hidden, shape.inner),
             )
             for _ in range(shape.layers)

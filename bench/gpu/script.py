@@ -19,8 +19,8 @@ ANSWER: Final = "The sum is 4820."
 SIGMA: Final = 0.5  # of the logarithm of a turn's length
 SPREAD: Final = 3  # a turn has at most so many times the mean
 WORDS: Final = (
-    "first", "then", "look", "at", "the", "numbers", "that", "were", "printed", "and", "add", "each", "line", "to", "what",
-    "is", "known", "so", "far",
+    "first", "then", "look", "at", "the", "numbers", "that", "were", "printed", "and", "add", "each", "line", "to",
+    "what", "is", "known", "so", "far",
 )  # fmt: skip
 
 

@@ -22,9 +22,7 @@ from bench.gpu.model import SHAPES, Qwen2
 from bench.gpu.script import Script
 from prorl_mq.process.http_server import HttpRequest, HttpResponse, HttpServer
 from prorl_mq.testing.wire import (
-    COMPLETIONS,
     SERVER_PREFIX,
-    VLLM_GENERATE,
     FakeCompletion,
     GenerateCall,
     RequestError,
@@ -35,7 +33,6 @@ from prorl_mq.testing.wire import (
 
 MODEL = "policy"
 VERSION = "default"
-ABORT = "/inference/v1/abort_requests"
 
 
 class Server:
@@ -139,7 +136,7 @@ async def _serve(given: argparse.Namespace) -> None:
         "context": given.context, "turns": given.turns, "tokens": given.tokens,
     }  # fmt: skip
     about["capture_s"] = round(stepper.capture(), 2)
-    engine = Engine(stepper)
+    engine = Engine(stepper, given.slots)
     engine.start()
     script = Script(given.tokenizer, turns=given.turns, tokens=given.tokens)
     with Meter() as meter:
