@@ -15,7 +15,7 @@ from api.cells import app, cell, directory, merging, watching
 from api.cells.cell import Cell, load
 from api.cells.directory import Directory
 from prorl_mq.errors import ConfigurationError
-from slurm.redis_task import authority, issue
+from slurm.servers.certificates import authority, issue
 from tests.cells.test_strange_cells import OVERVIEW, PROPER, routed
 from tests.cells.town import router
 

@@ -87,7 +87,7 @@ async def written(settings: RedisSettings, stop: asyncio.Event) -> int:
     count = 0
     while not stop.is_set():
         count += 1
-        await asked(redis, "SADD", "{prorl}:kept", count)
+        await asked(redis, "SADD", "{prorl}:kept", str(count))
     await redis.aclose()
     return count
 
