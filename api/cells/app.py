@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,7 +25,7 @@ from api.cells.directory import CellRefusal, Directory, rights
 from api.cells.forwarding import passed_on, sent, target
 from api.cells.merging import CellAnswers, Document
 from api.hosts import OwnPages
-from api.places import Holding, Places
+from api.places import STREAMS, Holding, Places
 from api.problems import Problem, unavailable
 from api.request.bodies import render
 from api.routes.pools import BackendList, PoolList
@@ -61,6 +61,7 @@ class Router:
         self.cells = cells
         self.directory = Directory(cells)
         self._bodies = Places(BODIES, 1, "bytes of bodies are passed on by")
+        self._streams = Places(STREAMS, 1, "event streams come from")
 
     # ---- what names a run
 
@@ -146,7 +147,7 @@ class Router:
             raise Problem(422, f"seconds is a number from 0 to {LONGEST_S}, not {seconds[:50]!r}", field="seconds")
         after = request.headers.get("last-event-id") or request.query_params.get("after", "")
         events = watching.merged(self.cells, headers, after, int(seconds))
-        return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        return watching.Stream(events, self._streams, _caller(request))
 
     async def of_any(self, request: Request) -> Response:
         """Passes on what each cell would answer alike."""

@@ -222,7 +222,8 @@ def _path(run: str) -> str:
 
 def rights(headers: Mapping[str, str]) -> dict[str, str]:
     """The part of a caller's headers that a question of the router has."""
-    return {name: value for name, value in headers.items() if name.lower() == "authorization"}
+    said = headers.get("authorization")
+    return {} if said is None else {"authorization": said}
 
 
 def _caller(run: str, headers: Mapping[str, str]) -> tuple[bytes, str]:
