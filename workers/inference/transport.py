@@ -165,7 +165,8 @@ class HttpTransport:
         except TimeoutError as error:
             raise InferenceError(f"backend {address}: no complete answer within {limit_s:g} s") from error
         except BrokenAnswer as error:
-            raise InferenceError(f"backend {address}: its answer cannot be read", quoted=str(error)) from error
+            words = self._keys.quoted(address, str(error))
+            raise InferenceError(f"backend {address}: its answer cannot be read", quoted=words) from error
         except ConnectionDropped as error:
             raise InferenceError(f"backend {address}: {error}") from error
 

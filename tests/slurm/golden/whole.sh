@@ -17,6 +17,7 @@ module load python/3.11
 source /opt/venv/bin/activate
 export PRORL_NAMESPACE=team
 export PRORL_LEASE_MS=20000
+if [ -z "$PRORL_SANDBOX_TOOLS" ] && [ -d '/shared/whole run/tools' ]; then export PRORL_SANDBOX_TOOLS='/shared/whole run/tools'; fi
 export PRORL_STATE="/local/prorl-$UID/whole-66bda64c/$SLURMD_NODENAME"
 exec /opt/venv/bin/python -m slurm.redis_task --shared '/shared/whole run' --interface ib0 --tls -- --maxmemory 12gb
 
@@ -38,6 +39,7 @@ module load python/3.11
 source /opt/venv/bin/activate
 export PRORL_NAMESPACE=team
 export PRORL_LEASE_MS=20000
+if [ -z "$PRORL_SANDBOX_TOOLS" ] && [ -d '/shared/whole run/tools' ]; then export PRORL_SANDBOX_TOOLS='/shared/whole run/tools'; fi
 export PRORL_STATE="/local/prorl-$UID/whole-66bda64c/$SLURMD_NODENAME"
 exec /opt/venv/bin/python -m slurm.api_task --shared '/shared/whole run'
 
@@ -61,6 +63,7 @@ module load python/3.11
 source /opt/venv/bin/activate
 export PRORL_NAMESPACE=team
 export PRORL_LEASE_MS=20000
+if [ -z "$PRORL_SANDBOX_TOOLS" ] && [ -d '/shared/whole run/tools' ]; then export PRORL_SANDBOX_TOOLS='/shared/whole run/tools'; fi
 export PRORL_STATE="/local/prorl-$UID/whole-66bda64c/$SLURMD_NODENAME"
 exec /opt/venv/bin/python -m slurm.backend_task --rendezvous '/shared/whole run/rendezvous' --pool policy --health /health -- vllm serve 'my model' --host '{host}' --port '{port}'
 
@@ -85,6 +88,7 @@ module load python/3.11
 source /opt/venv/bin/activate
 export PRORL_NAMESPACE=team
 export PRORL_LEASE_MS=20000
+if [ -z "$PRORL_SANDBOX_TOOLS" ] && [ -d '/shared/whole run/tools' ]; then export PRORL_SANDBOX_TOOLS='/shared/whole run/tools'; fi
 export PRORL_STATE="/local/prorl-$UID/whole-66bda64c/$SLURMD_NODENAME"
 exec /opt/venv/bin/python -m slurm.task --kind node --rendezvous '/shared/whole run/rendezvous' --processes 4 --slots 64 --sandbox bubblewrap --grace-s 570 --idle-exit-s 900 -- --tokenizer /models/policy --handlers human_eval
 
@@ -107,6 +111,7 @@ module load python/3.11
 source /opt/venv/bin/activate
 export PRORL_NAMESPACE=team
 export PRORL_LEASE_MS=20000
+if [ -z "$PRORL_SANDBOX_TOOLS" ] && [ -d '/shared/whole run/tools' ]; then export PRORL_SANDBOX_TOOLS='/shared/whole run/tools'; fi
 export PRORL_STATE="/local/prorl-$UID/whole-66bda64c/$SLURMD_NODENAME"
 mkdir -p "/local"
 exec apptainer exec --bind '/shared/whole run' --bind "/local" /images/judge.sif /opt/venv/bin/python -m slurm.task --kind eval --rendezvous '/shared/whole run/rendezvous' --processes 1 --slots 8 --sandbox none --grace-s 150
