@@ -20,7 +20,7 @@ NOTED_S: Final = 24 * 3600.0  # then a run that is submitted to is noted again: 
 TOLD: Final = ("retry-after", "www-authenticate")  # headers of a refusal
 
 
-class Known(NamedTuple):
+class Located(NamedTuple):
     """A run's cell, and when it was looked for, on the monotonic clock."""
 
     cell: Cell
@@ -32,7 +32,7 @@ class Directory:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.cells = {cell.name: cell for cell in cells}
-        self._known = OrderedDict[tuple[bytes, str], Known]()
+        self._known = OrderedDict[tuple[bytes, str], Located]()
 
     def home(self, run: str) -> Cell:
         """The cell with the highest hash of its name and the run's: with another cell only its own share moves."""
@@ -78,7 +78,7 @@ class Directory:
 
     def learn(self, run: str, headers: Mapping[str, str], cell: Cell) -> None:
         caller = _caller(run, headers)
-        self._known[caller] = Known(cell, time.monotonic())
+        self._known[caller] = Located(cell, time.monotonic())
         self._known.move_to_end(caller)
         if len(self._known) > KNOWN:
             self._known.popitem(last=False)
