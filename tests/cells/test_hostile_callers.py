@@ -19,7 +19,7 @@ from api.places import Places
 from api.problems import Problem
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.ids import TenantId
-from slurm.redis_task import authority, issue
+from slurm.servers.certificates import authority, issue
 from tests.cells.test_strange_cells import OVERVIEW, PROPER, routed
 from tests.cells.town import router
 
