@@ -90,7 +90,7 @@ class Directory:
         """The cell that is noted for a run. Raises `CellLost`, `CellRefusal`, `Problem` (502)."""
         answer = _sure(cell, await cell.ask(HTTPMethod.GET, _path(run), rights(headers)))
         if answer.status in {401, 403}:
-            raise CellRefusal(answer)
+            raise CellRefusal(answer.status, answer.body, answer.headers)
         name = _named(answer) if answer.status == 200 else ""
         if name and name not in self.cells:
             raise _unknown(name, f"run {run!r} is noted to be in it")
@@ -104,7 +104,7 @@ class Directory:
         named = {**rights(headers), "Content-Type": "application/json"}
         answer = await home.ask(HTTPMethod.PUT, _path(run), named, body)
         if answer.status >= 400 and answer.status not in {404, 405}:
-            raise CellRefusal(answer)
+            raise CellRefusal(answer.status, answer.body, answer.headers)
         name = _named(answer)
         if not name:
             detail = f"cell {home.name} takes no note of a run: its API is of an older release, or none; upgrade it"
@@ -172,7 +172,11 @@ class Directory:
         """None: it does not answer, or not as an API does."""
         try:
             answer = await cell.ask(HTTPMethod.GET, "/v1/overview", rights(headers))
-            return load_of(answer.json()) if answer.status == 200 else CellRefusal(answer)
+            return (
+                load_of(answer.json())
+                if answer.status == 200
+                else CellRefusal(answer.status, answer.body, answer.headers)
+            )
         except (CellLost, LookupError, TypeError, AttributeError):
             return None
 
@@ -180,10 +184,10 @@ class Directory:
 class CellRefusal(Exception):
     """A cell's refusal of a question of the router, for its caller."""
 
-    def __init__(self, answer: CellAnswer) -> None:
-        super().__init__(answer.body[:500].decode(errors="replace"))
-        self.status, self.body = answer.status, answer.body
-        self.headers = {name: value for name, value in answer.headers.items() if name.lower() in TOLD}
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(body[:500].decode(errors="replace"))
+        self.status, self.body = status, body
+        self.headers = {name: value for name, value in (headers or {}).items() if name.lower() in TOLD}
 
 
 def load_of(overview: Mapping[str, Any]) -> float:
