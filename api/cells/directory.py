@@ -72,8 +72,7 @@ class Directory:
         if cell is None or cell is old:
             raise _unknown(name, f"cell {old.name} says that run {run!r} is in it")
         self.learn(run, headers, cell)
-        with contextlib.suppress(CellLost):  # it is noted when it is asked for again: the old cell says the same
-            await self._note(self.home(run), run, cell, headers, was=old.name)
+        await self._note_if_possible(self.home(run), run, cell, headers, was=old.name)
         return cell
 
     def learn(self, run: str, headers: Mapping[str, str], cell: Cell) -> None:
@@ -113,10 +112,12 @@ class Directory:
             raise _unknown(name, f"run {run!r} is noted to be in it")
         return self.cells[name]
 
-    async def _note_if_possible(self, home: Cell, run: str, cell: Cell, headers: Mapping[str, str]) -> None:
-        """A caller who may only read notes nothing."""
+    async def _note_if_possible(
+        self, home: Cell, run: str, cell: Cell, headers: Mapping[str, str], was: str | None = None
+    ) -> None:
+        """A caller who may only read notes nothing; the run is found again in the same way."""
         with contextlib.suppress(CellLost, CellRefusal, Problem):
-            await self._note(home, run, cell, headers)
+            await self._note(home, run, cell, headers, was)
 
     async def _sought(self, run: str, headers: Mapping[str, str], home: Cell, *, makes: bool) -> Cell | None:
         """The cell of a run of which its home has no note: one that was made there without a router, or before another
@@ -151,9 +152,11 @@ class Directory:
         return await asyncio.gather(*map(one, self.cells.values()))
 
     async def _has(self, cell: Cell, run: str, headers: Mapping[str, str]) -> Cell | None:
-        """The cell where it says that it has the run, or had it. Raises `CellLost`."""
+        """The cell where it says that it has the run, the other one where it had it. Raises `CellLost`."""
         answer = _sure(cell, await cell.ask(HTTPMethod.GET, f"/v1/runs/{quote(run, safe='')}", rights(headers)))
-        return cell if answer.status == 200 or (answer.status == 421 and _named(answer)) else None
+        if answer.status == 421 and (name := _named(answer)):
+            return self.cells.get(name, cell)
+        return cell if answer.status == 200 else None
 
     async def _roomiest(self, run: str, headers: Mapping[str, str]) -> Cell:
         """By jobs that wait and run, in slots of RUN; of equal ones, as of idle cells, each is the first for its share

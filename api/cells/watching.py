@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from api.cells.cell import Cell, CellLost
 from api.places import Holding, Places
+from api.request.bodies import EVENT_STREAM
+from api.request.waiting import HEADERS
 from prorl_mq.schema.ids import TenantId
 
 AGAIN_S: Final = 1.0  # until a cell that does not answer is asked again
@@ -26,7 +28,7 @@ class Stream(StreamingResponse):
     """An event stream that has a place until it ends. Answers 429 where there is none."""
 
     def __init__(self, messages: AsyncGenerator[bytes, None], streams: Places, tenant: TenantId) -> None:
-        super().__init__(messages, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        super().__init__(messages, media_type=EVENT_STREAM, headers=HEADERS)
         self._streams, self._holding = streams, Holding(tenant)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -246,6 +246,21 @@ async def test_what_a_router_knows_of_one_token_it_does_not_use_for_another() ->
         assert all("authorization: bearer two" in head and "bearer one" not in head for head in heads)
 
 
+@pytest.mark.parametrize("noted", [True, False])
+async def test_who_may_only_read_follows_a_run_that_has_moved(noted: bool) -> None:
+    """Whose note is refused. A cell that misses its own name in Host answers 421 too, and has no run."""
+    async with papers(*NAMES) as cells, routed(**urls(cells)) as client:
+        run = next(homed("a", NAMES))
+        cells["c"].says = lambda *_: (421, {"detail": "not by this name"}, "")
+        cells["b"].says = lambda method, path: (421, {"cell": "a"}, "") if path == f"/v1/runs/{run}" else None
+        cells["a"].says = lambda method, path: (403, {"detail": "read only"}, "") if method == "PUT" else None
+        cells["a"].runs.add(run)
+        if noted:
+            cells["a"].notes[run] = "b"
+        answer = await client.get(f"/v1/runs/{run}")
+        assert (answer.status_code, answer.headers["x-prorl-cell"]) == (200, "a")
+
+
 async def test_a_backend_goes_to_the_cell_that_its_caller_names() -> None:
     async with papers("a", "b") as cells, routed(**urls(cells)) as client:
         for name in ("a", "b"):
@@ -372,7 +387,7 @@ async def test_who_leaves_a_stream_ends_it_at_the_cell(tmp_path: Path) -> None:
         async with router(file) as client:
             for _ in range(3):
                 async with client.stream("GET", "/v1/watch?seconds=60") as answer:
-                    assert answer.status_code == 200
+                    assert (answer.status_code, answer.headers["x-accel-buffering"]) == (200, "no")
                     parts = answer.aiter_bytes()
                     await anext(parts)
                     async with asyncio.timeout(20):
