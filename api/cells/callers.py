@@ -1,4 +1,4 @@
-"""Whose a connection of the router is: a cell that has let its caller in says so."""
+"""Owners of the router's connections: the callers whom a cell has let in."""
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
