@@ -10,29 +10,27 @@ from urllib.parse import quote
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import problems
 from api.cells import merging, watching
+from api.cells.callers import KnownCallers
 from api.cells.cell import Cell, CellLost
 from api.cells.directory import CellRefusal, Directory, rights
 from api.cells.forwarding import passed_on, sent, target
 from api.cells.merging import CellAnswers, Document
 from api.hosts import OwnPages
-from api.places import Holding, Places
+from api.places import STREAMS, Holding, Places
 from api.problems import Problem, unavailable
 from api.request.bodies import render
 from api.routes.pools import BackendList, PoolList
 from api.routes.runs import RunList
 from api.routes.service import Access, Readiness
 from api.ui import page
-from prorl_mq.process.connections import connection_of
 from prorl_mq.schema import forms
 from prorl_mq.schema.ids import TenantId
 from prorl_mq.schema.policy import PolicyStatus
@@ -61,6 +59,7 @@ class Router:
         self.cells = cells
         self.directory = Directory(cells)
         self._bodies = Places(BODIES, 1, "bytes of bodies are passed on by")
+        self._streams = Places(STREAMS, 1, "event streams come from")
 
     # ---- what names a run
 
@@ -103,7 +102,7 @@ class Router:
                 raise _too_large()
             access = await self._any().ask(HTTPMethod.GET, "/v1/access", rights(request.headers))
             if access.status >= 400:
-                raise CellRefusal(access)
+                raise CellRefusal(access.status, access.body, access.headers)
         try:
             async for chunk in request.stream():
                 size += len(chunk)
@@ -146,7 +145,7 @@ class Router:
             raise Problem(422, f"seconds is a number from 0 to {LONGEST_S}, not {seconds[:50]!r}", field="seconds")
         after = request.headers.get("last-event-id") or request.query_params.get("after", "")
         events = watching.merged(self.cells, headers, after, int(seconds))
-        return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        return watching.Stream(events, self._streams, _caller(request))
 
     async def of_any(self, request: Request) -> Response:
         """Passes on what each cell would answer alike."""
@@ -226,31 +225,10 @@ async def _metrics_of(cell: Cell, headers: Mapping[str, str]) -> str | None:
     with contextlib.suppress(CellLost, UnicodeDecodeError):
         answer = await cell.ask(HTTPMethod.GET, "/metrics", headers)
         if 400 <= answer.status < 500:
-            raise CellRefusal(answer)
+            raise CellRefusal(answer.status, answer.body, answer.headers)
         if answer.status == 200 and answer.headers.get("Content-Type", "").startswith("text/plain"):
             return answer.body.decode()
     return None
-
-
-class KnownCallers:
-    """A connection on which a cell has let somebody in is no stranger's any more."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def told(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] < 400:
-                said = Headers(scope=scope).get("authorization")
-                if said and (connection := connection_of(scope)) is not None:
-                    connection.belong(said, _nothing, _nothing)
-            await send(message)
-
-        await self._app(scope, receive, told if scope.get("path", "").startswith("/v1/") else send)
-
-
-def _nothing() -> None:
-    """The cells count their tenants' requests."""
 
 
 def create_app(cells: Sequence[Cell], *, host: str) -> Starlette:

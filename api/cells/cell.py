@@ -130,14 +130,16 @@ class Cell:
 
 
 def passed(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that are not of one connection, whose own ones its `Connection` names."""
+    """The headers that are not of one connection, whose own ones its `Connection` names. Of several
+    alike the first counts, as in a cell.
+    """
     named = {
         value.strip().lower()
         for name, value in headers.items()
         if name.lower() == "connection"
         for value in value.split(",")
     }
-    return {name: value for name, value in headers.items() if name.lower() not in HOPS | named}
+    return {name: value for name, value in list(headers.items())[::-1] if name.lower() not in HOPS | named}
 
 
 def load(path: Path) -> CellsFile:

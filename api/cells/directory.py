@@ -20,7 +20,7 @@ NOTED_S: Final = 24 * 3600.0  # then a run that is submitted to is noted again: 
 TOLD: Final = ("retry-after", "www-authenticate")  # headers of a refusal
 
 
-class KnownPlace(NamedTuple):
+class Located(NamedTuple):
     """A run's cell, and when it was looked for, on the monotonic clock."""
 
     cell: Cell
@@ -32,7 +32,7 @@ class Directory:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.cells = {cell.name: cell for cell in cells}
-        self._known = OrderedDict[tuple[bytes, str], KnownPlace]()
+        self._known = OrderedDict[tuple[bytes, str], Located]()
 
     def home(self, run: str) -> Cell:
         """The cell with the highest hash of its name and the run's: with another cell only its own share moves."""
@@ -72,13 +72,12 @@ class Directory:
         if cell is None or cell is old:
             raise _unknown(name, f"cell {old.name} says that run {run!r} is in it")
         self.learn(run, headers, cell)
-        with contextlib.suppress(CellLost):  # it is noted when it is asked for again: the old cell says the same
-            await self._note(self.home(run), run, cell, headers, was=old.name)
+        await self._note_if_possible(self.home(run), run, cell, headers, was=old.name)
         return cell
 
     def learn(self, run: str, headers: Mapping[str, str], cell: Cell) -> None:
         caller = _caller(run, headers)
-        self._known[caller] = KnownPlace(cell, time.monotonic())
+        self._known[caller] = Located(cell, time.monotonic())
         self._known.move_to_end(caller)
         if len(self._known) > KNOWN:
             self._known.popitem(last=False)
@@ -90,7 +89,7 @@ class Directory:
         """The cell that is noted for a run. Raises `CellLost`, `CellRefusal`, `Problem` (502)."""
         answer = _sure(cell, await cell.ask(HTTPMethod.GET, _path(run), rights(headers)))
         if answer.status in {401, 403}:
-            raise CellRefusal(answer)
+            raise CellRefusal(answer.status, answer.body, answer.headers)
         name = _named(answer) if answer.status == 200 else ""
         if name and name not in self.cells:
             raise _unknown(name, f"run {run!r} is noted to be in it")
@@ -104,7 +103,7 @@ class Directory:
         named = {**rights(headers), "Content-Type": "application/json"}
         answer = await home.ask(HTTPMethod.PUT, _path(run), named, body)
         if answer.status >= 400 and answer.status not in {404, 405}:
-            raise CellRefusal(answer)
+            raise CellRefusal(answer.status, answer.body, answer.headers)
         name = _named(answer)
         if not name:
             detail = f"cell {home.name} takes no note of a run: its API is of an older release, or none; upgrade it"
@@ -113,10 +112,12 @@ class Directory:
             raise _unknown(name, f"run {run!r} is noted to be in it")
         return self.cells[name]
 
-    async def _note_if_possible(self, home: Cell, run: str, cell: Cell, headers: Mapping[str, str]) -> None:
-        """A caller who may only read notes nothing."""
+    async def _note_if_possible(
+        self, home: Cell, run: str, cell: Cell, headers: Mapping[str, str], was: str | None = None
+    ) -> None:
+        """A caller who may only read notes nothing; the run is found again in the same way."""
         with contextlib.suppress(CellLost, CellRefusal, Problem):
-            await self._note(home, run, cell, headers)
+            await self._note(home, run, cell, headers, was)
 
     async def _sought(self, run: str, headers: Mapping[str, str], home: Cell, *, makes: bool) -> Cell | None:
         """The cell of a run of which its home has no note: one that was made there without a router, or before another
@@ -151,9 +152,11 @@ class Directory:
         return await asyncio.gather(*map(one, self.cells.values()))
 
     async def _has(self, cell: Cell, run: str, headers: Mapping[str, str]) -> Cell | None:
-        """The cell where it says that it has the run, or had it. Raises `CellLost`."""
+        """The cell where it says that it has the run, the other one where it had it. Raises `CellLost`."""
         answer = _sure(cell, await cell.ask(HTTPMethod.GET, f"/v1/runs/{quote(run, safe='')}", rights(headers)))
-        return cell if answer.status == 200 or (answer.status == 421 and _named(answer)) else None
+        if answer.status == 421 and (name := _named(answer)):
+            return self.cells.get(name, cell)
+        return cell if answer.status == 200 else None
 
     async def _roomiest(self, run: str, headers: Mapping[str, str]) -> Cell:
         """By jobs that wait and run, in slots of RUN; of equal ones, as of idle cells, each is the first for its share
@@ -172,7 +175,11 @@ class Directory:
         """None: it does not answer, or not as an API does."""
         try:
             answer = await cell.ask(HTTPMethod.GET, "/v1/overview", rights(headers))
-            return load_of(answer.json()) if answer.status == 200 else CellRefusal(answer)
+            return (
+                load_of(answer.json())
+                if answer.status == 200
+                else CellRefusal(answer.status, answer.body, answer.headers)
+            )
         except (CellLost, LookupError, TypeError, AttributeError):
             return None
 
@@ -180,10 +187,10 @@ class Directory:
 class CellRefusal(Exception):
     """A cell's refusal of a question of the router, for its caller."""
 
-    def __init__(self, answer: CellAnswer) -> None:
-        super().__init__(answer.body[:500].decode(errors="replace"))
-        self.status, self.body = answer.status, answer.body
-        self.headers = {name: value for name, value in answer.headers.items() if name.lower() in TOLD}
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(body[:500].decode(errors="replace"))
+        self.status, self.body = status, body
+        self.headers = {name: value for name, value in (headers or {}).items() if name.lower() in TOLD}
 
 
 def load_of(overview: Mapping[str, Any]) -> float:
@@ -222,7 +229,8 @@ def _path(run: str) -> str:
 
 def rights(headers: Mapping[str, str]) -> dict[str, str]:
     """The part of a caller's headers that a question of the router has."""
-    return {name: value for name, value in headers.items() if name.lower() == "authorization"}
+    said = headers.get("authorization")
+    return {} if said is None else {"authorization": said}
 
 
 def _caller(run: str, headers: Mapping[str, str]) -> tuple[bytes, str]:

@@ -43,7 +43,7 @@ async def asked(
     answers = dict(zip((cell.name for cell in cells), await asyncio.gather(*map(one, cells)), strict=True))
     for answer in answers.values():
         if answer is not None and 400 <= answer.status < 500:
-            raise CellRefusal(answer)
+            raise CellRefusal(answer.status, answer.body, answer.headers)
     told = {name: answer.json() for name, answer in answers.items() if answer is not None and _fits(answer, shape)}
     if not told:
         raise unavailable("no cell gives an answer of this release's API: try again, and look at the addresses")

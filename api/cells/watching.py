@@ -9,13 +9,32 @@ from typing import Final
 from urllib.parse import urlencode
 
 import aiohttp
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from api.cells.cell import Cell, CellLost
+from api.places import Holding, Places
+from api.request.bodies import EVENT_STREAM
+from api.request.waiting import HEADERS
+from prorl_mq.schema.ids import TenantId
 
 AGAIN_S: Final = 1.0  # until a cell that does not answer is asked again
-HELD: Final = 256  # messages that a slow reader has not taken; then a cell waits
+HELD: Final = 16  # messages that a slow reader has not taken; then the cells wait
 LARGEST: Final = 1 << 20  # bytes of one message
 PLACE: Final = re.compile(r"([A-Za-z0-9_.\-]{1,96})=([0-9]{1,20}-[0-9]{1,20})")
+
+
+class Stream(StreamingResponse):
+    """An event stream that has a place until it ends. Answers 429 where there is none."""
+
+    def __init__(self, messages: AsyncGenerator[bytes, None], streams: Places, tenant: TenantId) -> None:
+        super().__init__(messages, media_type=EVENT_STREAM, headers=HEADERS)
+        self._streams, self._holding = streams, Holding(tenant)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._holding:
+            self._holding.take(self._streams)
+            await super().__call__(scope, receive, send)
 
 
 def places(cursor: str, names: Collection[str]) -> dict[str, str]:

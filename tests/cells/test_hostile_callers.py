@@ -4,24 +4,32 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import Message
 
 from api.cells import app, cell, directory, merging, watching
 from api.cells.cell import Cell, load
 from api.cells.directory import Directory
+from api.places import Places
+from api.problems import Problem
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.schema.ids import TenantId
 from slurm.servers.certificates import authority, issue
 from tests.cells.test_strange_cells import OVERVIEW, PROPER, routed
 from tests.cells.town import router
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 NAMES = ("a", "b", "c")
-STAGE = {"stage": "run", "slots": 1, "queued": 0, "running": 0}
+RUN = {
+    "run_id": "r", "settings": {}, "backlog": 0, "backlog_eval": 0, "in_flight": 0, "unacked_groups": 0,
+    "unacked_bytes": 0, "why": "", "paused_until_ms": None,
+}  # fmt: skip
+STAGE = {"stage": "run", "queued": 0, "running": 0, "oldest_age_s": 0.0, "workers": 1, "slots": 1, "busy": 0}
 
 
 class Paper:
@@ -32,6 +40,7 @@ class Paper:
         self.runs = set[str]()
         self.notes = dict[str, str]()
         self.asked: list[tuple[str, str]] = []
+        self.heads: list[str] = []
         self.says: Callable[[str, str], tuple[int, Any, str] | None] = lambda *_: None  # in place of an answer
         self.open = 0  # connections
         self.url = ""
@@ -54,6 +63,7 @@ class Paper:
             length = head.partition("content-length: ")[2].partition("\r")[0]
             body = await reader.readexactly(int(length or 0))
             self.asked.append((method, path))
+            self.heads.append(head)
             status, told, more = self.says(method, path) or self._answer(method, path, body)
             if status == 0:
                 await reader.read()  # until the other side ends it
@@ -219,6 +229,83 @@ async def test_a_run_that_is_used_is_noted_for_longer(monkeypatch: pytest.Monkey
         assert (await client.post("/v1/batches", json=batch("r"))).status_code == 202, "that it is noted can wait"
 
 
+async def test_what_a_router_knows_of_one_token_it_does_not_use_for_another() -> None:
+    """The second caller's own questions are asked again, and with the first of two tokens, as a cell reads them."""
+    async with papers("a", "b") as cells, routed(**urls(cells)) as client:
+        run = next(homed("a", ("a", "b")))
+        cells["b"].runs.add(run)
+        assert (await client.get(f"/v1/runs/{run}", headers={"Authorization": "Bearer one"})).status_code == 200
+        for each in cells.values():
+            each.asked.clear()
+            each.heads.clear()
+        two = [("Authorization", "Bearer two"), ("Authorization", "Bearer one")]
+        assert (await client.get(f"/v1/runs/{run}", headers=two)).status_code == 200
+        assert ("GET", f"/v1/runs/{run}/cell") in cells["a"].asked
+        heads = [head for each in cells.values() for head in each.heads]
+        assert heads
+        assert all("authorization: bearer two" in head and "bearer one" not in head for head in heads)
+
+
+@pytest.mark.parametrize("noted", [True, False])
+async def test_who_may_only_read_follows_a_run_that_has_moved(noted: bool) -> None:
+    """Whose note is refused. A cell that misses its own name in Host answers 421 too, and has no run."""
+    async with papers(*NAMES) as cells, routed(**urls(cells)) as client:
+        run = next(homed("a", NAMES))
+        cells["c"].says = lambda *_: (421, {"detail": "not by this name"}, "")
+        cells["b"].says = lambda method, path: (421, {"cell": "a"}, "") if path == f"/v1/runs/{run}" else None
+        cells["a"].says = lambda method, path: (403, {"detail": "read only"}, "") if method == "PUT" else None
+        cells["a"].runs.add(run)
+        if noted:
+            cells["a"].notes[run] = "b"
+        answer = await client.get(f"/v1/runs/{run}")
+        assert (answer.status_code, answer.headers["x-prorl-cell"]) == (200, "a")
+
+
+async def test_a_backend_goes_to_the_cell_that_its_caller_names() -> None:
+    async with papers("a", "b") as cells, routed(**urls(cells)) as client:
+        for name in ("a", "b"):
+            named = await client.post(f"/v1/pools/p/backends?cell={name}", json={"address": "http://x:1"})
+            assert named.headers["x-prorl-cell"] == name
+            assert "cell=" not in cells[name].heads[-1].partition("http/1.1")[0]
+
+
+async def test_shares_of_the_callers_jobs_are_told_across_cells() -> None:
+    async with papers(*NAMES) as cells, routed(**urls(cells)) as client:
+        for name, jobs in (("a", 3), ("b", 1)):
+            told = {"runs": [RUN | {"in_flight": jobs}]}
+            cells[name].says = lambda method, path, told=told: (200, told, "") if path == "/v1/runs" else None  # type: ignore[misc]
+        found = (await client.get("/v1/cells")).json()["cells"]
+    assert [(each["cell"], each["share"], each["slots"], each["load"]) for each in found] == [
+        ("a", 0.75, 1, 0.0), ("b", 0.25, 1, 0.0), ("c", 0.0, 1, 0.0),
+    ]  # fmt: skip
+
+
+async def test_a_stream_has_a_place_until_it_ends() -> None:
+    """Else a router would follow all cells for any number of viewers."""
+    places = Places(1, 1, "streams")
+    ended = asyncio.Event()
+
+    async def messages() -> AsyncGenerator[bytes, None]:
+        yield b"a"
+        await ended.wait()
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        started.set()
+
+    started = asyncio.Event()
+    first = asyncio.create_task(watching.Stream(messages(), places, TenantId("t"))({"type": "http"}, receive, send))
+    await started.wait()
+    with pytest.raises(Problem, match="have fewer"):
+        await watching.Stream(messages(), places, TenantId("t"))({"type": "http"}, receive, send)
+    ended.set()
+    await first
+    assert places.free == 1
+
+
 async def test_a_cell_of_a_release_without_notes_is_told() -> None:
     async with papers("a") as cells, routed(**urls(cells)) as client:
         cells["a"].says = lambda method, path: (404, {"detail": "no path"}, "") if path.endswith("/cell") else None
@@ -300,7 +387,7 @@ async def test_who_leaves_a_stream_ends_it_at_the_cell(tmp_path: Path) -> None:
         async with router(file) as client:
             for _ in range(3):
                 async with client.stream("GET", "/v1/watch?seconds=60") as answer:
-                    assert answer.status_code == 200
+                    assert (answer.status_code, answer.headers["x-accel-buffering"]) == (200, "no")
                     parts = answer.aiter_bytes()
                     await anext(parts)
                     async with asyncio.timeout(20):
