@@ -195,6 +195,22 @@ def test_neither_tests_nor_solution_are_in_what_run_sees(tmp_path: Path) -> None
     assert {"verifier", "solution"} == sealed.keys()
 
 
+def test_a_row_names_the_image_that_is_to_be_fetched_and_none_that_is_built_or_lies_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRORL_SANDBOX_TOOLS", str(tmp_path))
+    (tmp_path / "images" / "harbor").mkdir(parents=True)
+    (tmp_path / "images" / "harbor" / "images.json").write_text(
+        '{"here:1": "/here", "far:1": "docker://mirror/{name}"}'
+    )
+    payload = {"instruction": "x", "workdir": "/srv"}
+    for name, wanted in (
+        ("docker://a/b:1", ["docker://a/b:1"]), ("docker://far:1", ["docker://mirror/far:1"]),
+        ("docker://here:1", []), ("built:0123", []),
+    ):  # fmt: skip
+        assert Harbor().images({**payload, "image": name}) == wanted
+
+
 def test_files_that_are_no_text_come_back_as_they_were(tmp_path: Path) -> None:
     directory = write(tmp_path / "task", {"tests/inner/a.txt": "ä\r\n"})
     (directory / "tests" / "data.bin").write_bytes(bytes(range(256)))
