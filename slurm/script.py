@@ -69,7 +69,8 @@ def array_script(deployment: Deployment, name: str, count: int) -> BatchScript:
 
 
 def _server(deployment: Deployment, name: str, job: Job, program: Sequence[str], **options: str) -> BatchScript:
-    options["signal"] = f"B:TERM@{round(min(SERVER_WARN_S, limit_s(job.time) / 4))}"
+    signal = "USR1" if job is deployment.redis else "TERM"  # Redis serves until another can take over
+    options["signal"] = f"B:{signal}@{round(min(SERVER_WARN_S, limit_s(job.time) / 4))}"
     return BatchScript(name=name, text=_text(deployment, name, job, options, program))
 
 

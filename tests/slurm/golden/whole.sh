@@ -1,7 +1,7 @@
 # ==== redis
 #!/bin/bash
 #SBATCH --job-name=whole.redis.66bda64c
-#SBATCH --signal=B:TERM@60
+#SBATCH --signal=B:USR1@60
 #SBATCH --partition=cpu
 #SBATCH --account=lab
 #SBATCH --time=1-00:00
