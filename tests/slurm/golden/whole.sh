@@ -67,6 +67,31 @@ if [ -z "$PRORL_SANDBOX_TOOLS" ] && [ -d '/shared/whole run/tools' ]; then expor
 export PRORL_STATE="/local/prorl-$UID/whole-66bda64c/$SLURMD_NODENAME"
 exec /opt/venv/bin/python -m slurm.backend_task --rendezvous '/shared/whole run/rendezvous' --pool policy --health /health -- vllm serve 'my model' --host '{host}' --port '{port}'
 
+# ==== wide
+#!/bin/bash
+#SBATCH --job-name=whole.wide.66bda64c
+#SBATCH --array=0-0
+#SBATCH --signal=B:TERM@60
+#SBATCH --partition=cpu
+#SBATCH --account=lab
+#SBATCH --time=1-00:00
+#SBATCH --nodes=2
+#SBATCH --ntasks=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=8
+#SBATCH --output='/shared/whole run/logs/%x-%A_%a.log'
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --qos=normal
+set -e
+module load python/3.11
+source /opt/venv/bin/activate
+export PRORL_NAMESPACE=team
+export PRORL_LEASE_MS=20000
+if [ -z "$PRORL_SANDBOX_TOOLS" ] && [ -d '/shared/whole run/tools' ]; then export PRORL_SANDBOX_TOOLS='/shared/whole run/tools'; fi
+export PRORL_STATE="/local/prorl-$UID/whole-66bda64c/$SLURMD_NODENAME"
+exec /opt/venv/bin/python -m slurm.backend_task --rendezvous '/shared/whole run/rendezvous' --pool policy --health /health -- srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --overlap --cpus-per-task=8 --kill-on-bad-exit=1 /opt/venv/bin/python -P -m slurm.servers.rank 'serve --host '"'"'{host}'"'"' --rank '"'"'{rank}'"'"'' 'join '"'"'{host}:{master_port}'"'"''
+
 # ==== node
 #!/bin/bash
 #SBATCH --job-name=whole.node.66bda64c
@@ -115,3 +140,25 @@ if [ -z "$PRORL_SANDBOX_TOOLS" ] && [ -d '/shared/whole run/tools' ]; then expor
 export PRORL_STATE="/local/prorl-$UID/whole-66bda64c/$SLURMD_NODENAME"
 mkdir -p "/local"
 exec apptainer exec --bind '/shared/whole run' --bind "/local" /images/judge.sif /opt/venv/bin/python -m slurm.task --kind eval --rendezvous '/shared/whole run/rendezvous' --processes 1 --slots 8 --sandbox none --grace-s 150
+
+# ==== watch
+#!/bin/bash
+#SBATCH --job-name=whole.watch.66bda64c
+#SBATCH --signal=B:TERM@60
+#SBATCH --partition=cpu
+#SBATCH --account=lab
+#SBATCH --time=3-0
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=1
+#SBATCH --output='/shared/whole run/logs/%x-%j.log'
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --qos=normal
+set -e
+module load python/3.11
+source /opt/venv/bin/activate
+export PRORL_NAMESPACE=team
+export PRORL_LEASE_MS=20000
+if [ -z "$PRORL_SANDBOX_TOOLS" ] && [ -d '/shared/whole run/tools' ]; then export PRORL_SANDBOX_TOOLS='/shared/whole run/tools'; fi
+export PRORL_STATE="/local/prorl-$UID/whole-66bda64c/$SLURMD_NODENAME"
+exec /opt/venv/bin/python -m slurm.supervisor.task --shared '/shared/whole run'
