@@ -108,7 +108,7 @@ def _environment(deployment: Deployment) -> Iterator[str]:
     yield f"export PRORL_NAMESPACE={shlex.quote(deployment.namespace)}"
     yield f"export PRORL_LEASE_MS={deployment.lease_ms}"
     tools = shlex.quote(f"{deployment.shared}/tools")
-    yield f'if [ -z "$PRORL_SANDBOX_TOOLS" ] && [ -d {tools} ]; then export PRORL_SANDBOX_TOOLS={tools}; fi'
+    yield f'if [ -z "${{PRORL_SANDBOX_TOOLS:-}}" ] && [ -d {tools} ]; then export PRORL_SANDBOX_TOOLS={tools}; fi'
     place = node_directory(deployment.name, deployment.shared)
     yield f'export PRORL_STATE="{deployment.scratch}/prorl-$UID/{place}/$SLURMD_NODENAME"'
 
