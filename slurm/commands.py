@@ -31,6 +31,7 @@ SHORT: Final = {
     "t": "time",
     "p": "partition",
     "A": "account",
+    "N": "nodes",
 }
 AT_ONCE: Final = 500  # tasks in one command line
 

@@ -20,9 +20,9 @@ from prorl_mq.settings import Setting, add
 from prorl_mq.store.server import administration
 from prorl_mq.store.server.connection import OUTAGES
 from slurm.address import INTERFACE
-from slurm.crew import Stopping, say
+from slurm.crew import say
 from slurm.layout import SHARED
-from slurm.servers.queue_server import RedisTask
+from slurm.servers.queue_server import RedisTask, WarnedStopping
 
 SETTINGS: Final = (
     SHARED,
@@ -82,7 +82,7 @@ async def serve(given: argparse.Namespace) -> int:
     task, said = RedisTask(given), False
     follower: ReplicaTask | None = None
     again = 0.0
-    with Stopping() as stopping:
+    with WarnedStopping() as stopping:
         try:
             while not stopping.asked.is_set():
                 with task.data.held() as held:

@@ -69,11 +69,13 @@ def array_script(deployment: Deployment, name: str, count: int) -> BatchScript:
 
 
 def _server(deployment: Deployment, name: str, job: Job, program: Sequence[str], **options: str) -> BatchScript:
-    options["signal"] = f"B:TERM@{round(min(SERVER_WARN_S, limit_s(job.time) / 4))}"
+    signal = "USR1" if job is deployment.redis else "TERM"  # Redis serves until another can take over
+    options["signal"] = f"B:{signal}@{round(min(SERVER_WARN_S, limit_s(job.time) / 4))}"
     return BatchScript(name=name, text=_text(deployment, name, job, options, program))
 
 
 def _text(deployment: Deployment, name: str, job: Job, options: Mapping[str, str], program: Sequence[str]) -> str:
+    nodes = job.nodes if isinstance(job, Backend) else 1
     output = "%x-%A_%a.log" if "array" in options else "%x-%j.log"
     said = {
         "job-name": job_name(deployment, name),
@@ -81,7 +83,9 @@ def _text(deployment: Deployment, name: str, job: Job, options: Mapping[str, str
         "partition": job.partition,
         "account": job.account,
         "time": job.time,
-        "ntasks": "1",
+        "nodes": str(nodes) if nodes > 1 else None,
+        "ntasks": str(nodes),
+        "ntasks-per-node": "1" if nodes > 1 else None,
         "cpus-per-task": str(job.cpus),
         "mem": job.memory,
         "gres": job.gres,
@@ -104,7 +108,7 @@ def _environment(deployment: Deployment) -> Iterator[str]:
     yield f"export PRORL_NAMESPACE={shlex.quote(deployment.namespace)}"
     yield f"export PRORL_LEASE_MS={deployment.lease_ms}"
     tools = shlex.quote(f"{deployment.shared}/tools")
-    yield f'if [ -z "$PRORL_SANDBOX_TOOLS" ] && [ -d {tools} ]; then export PRORL_SANDBOX_TOOLS={tools}; fi'
+    yield f'if [ -z "${{PRORL_SANDBOX_TOOLS:-}}" ] && [ -d {tools} ]; then export PRORL_SANDBOX_TOOLS={tools}; fi'
     place = node_directory(deployment.name, deployment.shared)
     yield f'export PRORL_STATE="{deployment.scratch}/prorl-$UID/{place}/$SLURMD_NODENAME"'
 
@@ -132,7 +136,12 @@ def _api(deployment: Deployment, job: ApiJob) -> list[str]:
 
 def _backend(deployment: Deployment, job: Backend) -> list[str]:
     argv = ["-m", "slurm.backend_task", "--rendezvous", rendezvous(deployment), "--pool", job.pool]
-    command = [deployment.python or "python3" if word == "{python}" else word for word in job.command]
+    python = deployment.python or "python3"
+    command, others = ([python if word == "{python}" else word for word in each] for each in (job.command, job.others))
+    if job.nodes > 1:
+        srun = ["srun", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1", "--overlap"]
+        srun += [f"--cpus-per-task={job.cpus}", "--kill-on-bad-exit=1"]
+        command = [*srun, python, "-P", "-m", "slurm.servers.rank", shlex.join(command), shlex.join(others)]
     return [*argv, "--health", job.health, *_interface(job.interface), "--", *command]
 
 

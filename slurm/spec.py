@@ -87,9 +87,13 @@ class WatchJob(Job, frozen=True, kw_only=True):
 
 
 class Backend(Job, frozen=True, kw_only=True):
-    """An inference server. `{python}`, `{host}`, `{port}` and `$NAME` of its command are filled in."""
+    """An inference server. `{python}`, `{host}`, `{port}` and `$NAME` of its command are filled in; over several nodes
+    also `{master_port}`, `{rank}` and `{nodes}`.
+    """
 
     command: Annotated[tuple[str, ...], Meta(min_length=1)]
+    nodes: Positive = 1  # of one backend
+    others: tuple[str, ...] = ()  # the command on all nodes but the first, where it is another one
     count: Annotated[int, Meta(ge=1, le=LARGEST_ARRAY)] = 1
     pool: Word = "policy"
     health: str = "/health"  # answers 200 when it is ready

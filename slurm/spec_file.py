@@ -13,7 +13,7 @@ import msgspec
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.strict import Misfit, convert
 from slurm.commands import SHORT
-from slurm.spec import WATCH, Array, Deployment, Job
+from slurm.spec import WATCH, Array, Backend, Deployment, Job
 from slurm.tasks import limit_s
 
 LISTS: Final = ("setup", "sbatch")  # those of the profile, the defaults and the job add up
@@ -21,7 +21,7 @@ OURS: Final = {
     "array": "count and throttle", "job-name": "the deployment's name", "output": "shared", "error": "shared",
     "signal": "warn_s and at_signal", "time": "time", "partition": "partition", "account": "account",
     "cpus-per-task": "cpus", "mem": "memory", "gres": "gres", "ntasks": "processes", "open-mode": "nothing",
-    "requeue": "at_signal", "no-requeue": "at_signal",
+    "nodes": "nodes of a backend", "requeue": "at_signal", "no-requeue": "at_signal",
 }  # fmt: skip
 
 
@@ -104,6 +104,8 @@ def _contradictions(found: Deployment) -> list[str]:
         faults += [f"{fault} at $.{name}.sbatch" for fault in map(_claimed, job.sbatch) if fault]
     for name, array in found.arrays.items():
         faults += [f"{fault} at $.arrays.{name}" for fault in _faults_of_array(array)]
+    for name, backend in found.backends.items():
+        faults += [f"{fault} at $.backends.{name}" for fault in _faults_of_backend(backend)]
     if set(found.arrays) & (taken := {*single, *found.backends}):
         both = sorted(set(found.arrays) & taken)
         faults.append(f"{both[0]!r} names two jobs at $.arrays: rename the array")
@@ -118,6 +120,15 @@ def _faults_of_array(array: Array) -> list[str]:
         faults.append(f"warn_s is {array.warn_s}, which is not less than the time {array.time}")
     if array.least > (array.most or array.count):
         faults.append(f"least is {array.least}, more than most, {array.most or array.count}")
+    return faults
+
+
+def _faults_of_backend(backend: Backend) -> list[str]:
+    faults = []
+    if backend.others and backend.nodes == 1:
+        faults.append("others is the command of further nodes, and nodes is 1")
+    if backend.image and backend.nodes > 1:
+        faults.append("an image has no srun, which several nodes need: begin the command with `apptainer exec IMAGE`")
     return faults
 
 

@@ -39,6 +39,21 @@ STAY_S: Final = 3.0
 COPYING: Final = ("--repl-diskless-sync-delay", "0", "--client-output-buffer-limit", "replica", "1gb", "512mb", "120")
 
 
+class WarnedStopping(Stopping):
+    """Tells Slurm's warning before a limit, SIGUSR1, from the end itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warned = asyncio.Event()
+
+    def on_asked(self) -> None:
+        if self.exit_code:
+            self.exit_code = 0  # it does not ask to run again
+            self.warned.set()
+        else:
+            super().on_asked()
+
+
 class RedisTask:
     """One server on the data that count, restarted if it dies; or a replica, until it is handed the work."""
 
@@ -65,7 +80,7 @@ class RedisTask:
                 "(Debian: redis-server), or set `tls = false` in [redis] where nobody else is on the network"
             )
 
-    async def run(self, stopping: Stopping, promoted: "subprocess.Popen[bytes] | None" = None) -> int:
+    async def run(self, stopping: WarnedStopping, promoted: "subprocess.Popen[bytes] | None" = None) -> int:
         """Until a signal; the code of the task. `promoted` is its server where that serves already."""
         process = promoted
         crashes = 0
@@ -73,11 +88,11 @@ class RedisTask:
         while crashes < CRASHES:
             process = process or await self._start()
             ended = asyncio.create_task(asyncio.to_thread(process.wait))
-            asked = asyncio.create_task(stopping.asked.wait())
-            while not (await asyncio.wait({ended, asked}, timeout=RENEWED_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+            over = asyncio.create_task(self._over(stopping))
+            while not (await asyncio.wait({ended, over}, timeout=RENEWED_S, return_when=asyncio.FIRST_COMPLETED))[0]:
                 await self._renewed()
-            asked.cancel()
-            if stopping.asked.is_set():
+            over.cancel()
+            if over.done():
                 await self._hand_over()
                 await asyncio.to_thread(redis_server.stop, process)
                 await ended
@@ -155,6 +170,15 @@ class RedisTask:
             await asyncio.to_thread(redis_server.stop, process)
             raise
         return process
+
+    async def _over(self, stopping: WarnedStopping) -> None:
+        """Returns when its time is over: at the end, or after the warning as soon as another can take over."""
+        ready = False
+        while not (ready or stopping.asked.is_set()):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S * 10):
+                    await stopping.asked.wait()
+            ready = stopping.warned.is_set() and self.data.announced() is not None
 
     async def _hand_over(self) -> None:
         """Makes the next job's replica the primary, where it has everything; else that one loads the data later."""

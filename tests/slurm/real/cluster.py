@@ -79,6 +79,7 @@ class Site:
         self.shared = shared
         self.env = cluster.env | {"PYTHONPATH": f"{PLUGIN}:{ROOT}", "PRORL_LOG": "INFO"}
         self.arrays: dict[str, Mapping[str, Any]] = {}
+        self.backends: dict[str, Mapping[str, Any]] = {}
         self.scale: dict[str, int] = {}
         self.server_time = "1-00:00"
         self.watch_time = ""  # of a supervisor that is a job
@@ -162,6 +163,8 @@ class Site:
         lines += ["[redis]", "tls = true", *safe, "[api]", *safe]
         lines += ["[watch]", f'time = "{self.watch_time}"'] if self.watch_time else []
         lines += ["[scale]", *(f"{name} = {value}" for name, value in scale.items())]
+        for name, about in self.backends.items():
+            lines += [f"[backends.{name}]", *(f"{key} = {_toml(value)}" for key, value in about.items())]
         for name, about in self.arrays.items():
             lines += [f"[arrays.{name}]", *(f"{key} = {_toml(value)}" for key, value in about.items())]
         return "\n".join(lines) + "\n"

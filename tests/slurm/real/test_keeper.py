@@ -133,6 +133,7 @@ async def test_a_keeper_that_a_worker_has_started_is_noticed(
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.skipif(not SOAK, reason="half a minute: `make test-slurm` runs it")
 async def test_a_cancel_ends_sandboxes_though_slurm_would_wait(site: Site, store: Store, cluster: Cluster) -> None:
     """Slurm leaves a cancelled task ten minutes here, and its workers would use them: their jobs take as long."""
     conf = cluster.root / "slurm.conf"
