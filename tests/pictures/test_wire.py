@@ -128,6 +128,6 @@ def test_a_completion_is_cut_in_front_of_a_placeholder() -> None:
     made = Completion(
         ids=[4, 5, PAD, 6], logprobs=[-1.0, -2.0, -3.0, -4.0], finish_reason="length", backend="b", stop_token=None
     )
-    assert without(made, [], 3) is made
-    cut = without(made, SHOWN, 3)
+    assert without(made, (), 3) is made
+    cut = without(made, {PAD}, 3)
     assert (cut.ids, cut.logprobs, cut.finish_reason) == ([4, 5], [-1.0, -2.0], "stop")

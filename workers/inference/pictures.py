@@ -6,7 +6,7 @@ ids than the model has read. It takes fewer images than there are places without
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -110,11 +110,11 @@ def pads(pictures: Sequence[Picture]) -> set[int]:
     return {each.pad for each in pictures}
 
 
-def without(completion: Completion, pictures: Sequence[Picture], before: int) -> Completion:
-    """The completion in front of the first id that stands for an image: it stops there, as at a stop token that is not
-    kept. No image belongs to it, so no trainer could compute what follows. `before`: the tokens of its prompt.
+def without(completion: Completion, unwanted: Collection[int], before: int) -> Completion:
+    """The completion in front of the first id that stands for an image, one of `unwanted`: it stops there, as at a stop
+    token that is not kept. No image belongs to it, so no trainer could compute what follows. `before`: the tokens of
+    its prompt.
     """
-    unwanted = pads(pictures)
     end = next((at for at, each in enumerate(completion.ids) if each in unwanted), None) if unwanted else None
     if end is None:
         return completion
