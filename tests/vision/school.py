@@ -14,15 +14,17 @@ from typing import Any, Final
 import msgspec
 
 from prorl_mq.schema.images.placed import PromptImage
+from prorl_mq.schema.images.rows import MARK
 from tests.pictures.seeing import picture, seeing_renderer
 from workers.agent.hermes import Message
-from workers.agent.pictures.messages import attached
+from workers.agent.pictures.messages import Pictured, attached
 from workers.agent.renderer import Renderer
 from workers.agent.tools import select
 
 QUESTION: Final = "<image>Count."
 SYSTEM: Final = "You look."
-TOOLS: Final = ["execute_ipython_cell"]
+TOOLS: Final = ["execute_ipython_cell", "view_image"]
+SHOWN: Final = picture(56, 56, "white")  # by a tool, from a file that the policy writes
 
 
 class Lesson(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,27 +33,39 @@ class Lesson(msgspec.Struct, frozen=True, kw_only=True):
     colour: str
     answer: str
     said: Sequence[str]
-    results: Sequence[Message]
+    results: Sequence[str]
 
     @property
     def image(self) -> PromptImage:
         return picture(84, 56, self.colour)
 
+    @property
+    def images(self) -> list[PromptImage]:
+        """All that its model is shown, in their order."""
+        return [self.image, *(SHOWN for each in self.results if each == MARK)]
 
-def call(code: str) -> str:
-    return f"<tool_call>\n{json.dumps({'name': TOOLS[0], 'arguments': {'code': code}})}\n</tool_call>"
+
+def call(name: str, **arguments: str) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
+def cell(code: str) -> str:
+    return call(TOOLS[0], code=code)
+
+
+WRITES: Final = (
+    f'import base64\nopen("/tmp/a.png", "wb").write(base64.b64decode("{base64.b64encode(SHOWN.data).decode()}"))'
+)
 LESSONS: Final = (
+    Lesson(colour="red", answer="7", said=[cell("3 + 4"), "It is \\boxed{7}"], results=["7"]),
+    Lesson(colour="blue", answer="9", said=[cell("4 + 5"), "It is \\boxed{9}"], results=["9"]),
     Lesson(
-        colour="red", answer="7", said=[call("3 + 4"), "It is \\boxed{7}"],
-        results=[Message(role="tool", content="7")],
+        colour="green",
+        answer="5",
+        said=[cell(WRITES), call("view_image", path="/tmp/a.png"), "It is \\boxed{5}"],
+        results=[str(len(SHOWN.data)), MARK],
     ),
-    Lesson(
-        colour="blue", answer="9", said=[call("4 + 5"), "It is \\boxed{9}"],
-        results=[Message(role="tool", content="9")],
-    ),
-)  # fmt: skip
+)
 
 
 def ids_of(renderer: Renderer, lesson: Lesson) -> dict[str, Any]:
@@ -65,17 +79,19 @@ def ids_of(renderer: Renderer, lesson: Lesson) -> dict[str, Any]:
         ids += sampled
         mask += [1] * len(sampled)
         if place < len(lesson.results):
-            added = renderer.after(sampled, [lesson.results[place]], tools)
+            text = lesson.results[place]
+            result = Pictured(role="tool", content=text, images=[SHOWN] if text == MARK else [])
+            added = renderer.following(sampled, [result], tools).ids
             ids += added
             mask += [0] * len(added)
-    return {"ids": ids, "mask": mask, "images": [base64.b64encode(lesson.image.data).decode()]}
+    return {"ids": ids, "mask": mask, "images": [base64.b64encode(each.data).decode() for each in lesson.images]}
 
 
 def teach(model: Path, python: Path, python_path: str) -> None:
     """Trains the model in its directory, until it samples each lesson's turns with 97 % an id or more."""
     renderer = seeing_renderer(model)
     asked = {
-        "model": str(model), "least": 0.97, "steps": 400,
+        "model": str(model), "least": 0.97, "steps": 800,
         "lessons": [ids_of(renderer, each) for each in LESSONS],
     }  # fmt: skip
     done = subprocess.run(

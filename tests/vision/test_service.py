@@ -57,7 +57,7 @@ def row(lesson: Lesson) -> dict[str, Any]:
 def submitted(service: Up, directory: Path, *lessons: Lesson) -> dict[str, Sample]:
     tasks, out = directory / "tasks.jsonl", directory / "out.jsonl"
     tasks.write_text("".join(json.dumps(row(each)) + "\n" for each in lessons))
-    sampling = ("--sampling", "temperature=0.1", "max_turns=4", "max_tokens_per_turn=256", "max_tokens=1024")
+    sampling = ("--sampling", "temperature=0.1", "max_turns=4", "max_tokens_per_turn=512", "max_tokens=1024")
     done = prorl("submit", tasks, *sampling, "--out", out, "--url", service.url)
     logs = "\n".join(path.read_text()[-2000:] for path in service.state.rglob("*.log"))
     assert done.returncode == 0, (done.stderr, logs)
@@ -74,25 +74,30 @@ def seen(sample: Sample) -> Trajectory:
 def test_images_go_through_every_process_and_come_back_id_by_id(
     service: Up, model: Path, state_dir: Path, python_path: str, tmp_path: Path
 ) -> None:
-    """The question is the same, and only who has seen its image calls the right tool and gives the right answer."""
+    """The question is the same, and only who has seen its image calls the right tool and gives the right answer. In the
+    last one the policy writes an image in its sandbox, and a tool shows it.
+    """
     found = submitted(service, tmp_path, *LESSONS)
     for lesson in LESSONS:
         sample = found[lesson.colour]
         trajectory = seen(sample)
         assert sample.reward == 1.0, trajectory.turns
-        assert [[call.result for call in turn.tool_calls] for turn in trajectory.turns] == [[lesson.answer], []]
+        assert [[call.result for call in turn.tool_calls] for turn in trajectory.turns] == [
+            *([result] for result in lesson.results), [],
+        ]  # fmt: skip
         [segment] = trajectory.segments
-        assert [each.data for each in trajectory.images] == [lesson.image.data]
+        assert trajectory.images == lesson.images
         scored = forward(state_dir, python_path, model, trajectory)
         assert list(segment.prompt_ids) == scored["prompt_ids"]
-        places = [segment.prompt_ids[each.start : each.end] for each in segment.images]
-        assert [list(place) for place in places] == [[trajectory.image_id] * 6]
-        assert places[0] == scored["image_ids"]
+        ids = [*segment.prompt_ids, *segment.response_ids]
+        places = [ids[each.start : each.end] for each in segment.images]
+        assert [len(place) for place in places] == [6, 4][: len(lesson.images)]
+        assert [each for place in places for each in place] == scored["image_ids"]
         assert largest_difference(trajectory, scored) < 1e-3
         about = SampleRecord(job_id=sample.job_id, index=0, outcome=sample.outcome, reward=sample.reward)
         [exported] = verl.outputs(rollout(lesson.colour, about, trajectory))
         assert exported["prompt_ids"] == scored["prompt_ids"]
-        [image] = exported["multi_modal_data"]["images"]
-        assert (image.size, image.mode) == ((84, 56), "RGB")
+        sizes = [(each.width, each.height) for each in lesson.images]
+        assert [each.size for each in exported["multi_modal_data"]["images"]] == sizes
         named = PayloadFile.of(lesson.image.data)
         assert any(named.digest in str(path) for path in (service.state / "redis/payloads").rglob("*"))
