@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import signal
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,19 @@ class Server:
     """Requests in, calls of the engine out."""
 
     def __init__(self, engine: Engine, script: Script, meter: Meter, context: int, about: dict[str, Any]) -> None:
-        self.http = HttpServer(self._handle)
+        self.http = HttpServer(self._answer)
         self._engine, self._script, self._meter, self._context, self._about = engine, script, meter, context, about
         self._calls: dict[int, Call] = {}  # by number: probes share one id
         self._since = time.perf_counter()
         self._count = 0
+
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
+        """A request that breaks the server is answered, too: else its client waits for nothing."""
+        try:
+            return await self._handle(request)
+        except Exception as error:
+            traceback.print_exc()
+            return error_answer(500, f"{request.path}: {error!r}")
 
     async def _handle(self, request: HttpRequest) -> HttpResponse:
         if self._engine.failed is not None:
