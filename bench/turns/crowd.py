@@ -3,9 +3,9 @@
     python -m bench.turns.crowd [--rollouts 300] [--turns 20] [--context 8000] [--rounds 5]
 
 The agent loop as a RUN worker has it, on its event loop, with its log of turns in memory: one call of a tool a turn, a
-policy that answers after a pause without any CPU, and a sandbox that answers at once. A token is a byte: a text has about
-four times as many as with a real tokenizer. CPU is of the process, and of the loop's thread alone; both have the first
-prompt and the trajectory in them. The lag is that of a timer of 5 ms.
+policy that answers after a pause without any CPU, and a sandbox that answers at once. A token is a byte, so that a text
+has about four times as many as with a real tokenizer. CPU is of the process, and of the loop's thread alone; both have
+the first prompt and the trajectory in them. The lag is that of a timer of 5 ms.
 """
 
 import argparse
