@@ -367,8 +367,9 @@ bench-cells: setup  ## 1, 2 and 4 namespaces on a cluster of six nodes, how long
 	$(PY) -m bench.cells
 	$(PY) -m bench.cells.router
 
-bench-waiting: setup  ## what 2,000 long polls and 500 event streams cost one API process (three minutes)
+bench-waiting: setup  ## what 2,000 long polls and 500 event streams cost one API process, and a trainer's two calls (four minutes)
 	$(PY) -m bench.waiting
+	$(PY) -m bench.waiting.calls
 
 bench-continue: setup sandbox-tools  ## walks of many turns whose workers are killed, with the log of turns and without; forks; copies of living sandboxes; lost backends (17 minutes; FULL=1: 500 walks, an hour)
 	$(PY) -m bench.turns $(if $(FULL),--full)

@@ -150,9 +150,14 @@ class PrefixHits:
 _hits = PrefixHits()
 
 
+@lru_cache
+def _of_calls(address: str) -> Histogram:
+    return llm_request_seconds.labels(address)
+
+
 def answered(address: str, completion: Completion) -> None:
     """One answer of a backend. A prompt counts where the backend says how much of it was cached."""
-    llm_request_seconds.labels(address).observe(completion.seconds)
+    _of_calls(address).observe(completion.seconds)
     llm_sampled_tokens.inc(len(completion.ids))
     if completion.prompt_tokens and completion.cached_tokens is not None:
         _hits.add(completion.prompt_tokens, completion.cached_tokens)

@@ -154,7 +154,7 @@ class Renderer:
 
     def said(self, ids: Sequence[int]) -> str:
         """Ids as text that may go into another prompt: without special tokens."""
-        return str(self._template.tokenizer.decode(list(ids), skip_special_tokens=True))
+        return self._template.decode(ids, special=False)
 
     def ids(self, text: str) -> list[int]:
         """Text as ids, for who stands in for a model."""

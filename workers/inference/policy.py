@@ -209,11 +209,11 @@ class StickyPolicy:
     async def _watched(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """One call. Raises `Silent` if nothing comes of it, `TimeoutError` if the policy's time is over before it."""
         call = asyncio.ensure_future(self._call(backend, request))
-        one_token = msgspec.structs.replace(
-            request, prompt_ids=request.prompt_ids[:1], max_tokens=1, seed=0, arrived=None, routes=None, pictures=()
-        )
 
         async def probe() -> Completion:
+            one_token = msgspec.structs.replace(
+                request, prompt_ids=request.prompt_ids[:1], max_tokens=1, seed=0, arrived=None, routes=None, pictures=()
+            )
             return await self._clients.generate(backend, self._new(one_token))
 
         tokens = request.max_tokens + len(request.prompt_ids) / PROMPT_TOKENS
