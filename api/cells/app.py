@@ -3,10 +3,11 @@
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from http import HTTPMethod
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Meta
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -22,6 +23,7 @@ from api.cells.cell import Cell, CellLost
 from api.cells.directory import CellRefusal, Directory, rights
 from api.cells.forwarding import passed_on, sent, target
 from api.cells.merging import CellAnswers, Document
+from api.cells.moving import Mover
 from api.hosts import OwnPages
 from api.places import Holding, Places
 from api.problems import Problem, unavailable
@@ -29,6 +31,7 @@ from api.request.bodies import render
 from api.ui import page
 from prorl_mq.process.connections import connection_of
 from prorl_mq.schema.ids import TenantId
+from prorl_mq.schema.strict import Misfit, decode_json
 
 BODY: Final = 64 << 20  # bytes of one request's body; a cell has its own limit below
 BODIES: Final = 512 << 20  # of all that are passed on at one time
@@ -36,6 +39,13 @@ LONGEST_S: Final = 3600
 READS: Final = ("GET", "HEAD")
 MAKE: Final = ("POST", "/v1/batches")
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cell that a run is to be in; how long its jobs in flight are waited for."""
+
+    cell: str
+    within_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] = 30.0
 
 
 class _Run(msgspec.Struct):
@@ -59,6 +69,17 @@ class Router:
         run = request.path_params["id"].partition(":")[0]
         makes = request.method == "PUT" and "rest" not in request.path_params
         return await self._passed(request, run, makes=makes)
+
+    async def move(self, request: Request) -> Response:
+        """Moves a run to another cell, when nothing of it is in flight."""
+        with Holding(_caller(request)) as holding:
+            try:
+                order = decode_json(await self._body(request, holding), Move)
+            except Misfit as error:
+                raise Problem(422, str(error), field=error.field) from None
+        to = self.directory.cells.get(order.cell) or _no_cell(order.cell, self.cells)
+        mover = Mover(self.directory, request.path_params["id"], request.headers)
+        return render(request, await mover.move(to, within_s=order.within_s))
 
     async def batches(self, request: Request) -> Response:
         with Holding(_caller(request)) as holding:
@@ -252,6 +273,7 @@ def create_app(cells: Sequence[Cell], *, host: str) -> Starlette:
         Route("/v1/pools/{pool}/backends", router.backends, methods=["GET", "POST", "DELETE"]),
         Route("/v1/watch", router.watch),
         Route("/v1/batches", router.batches, methods=["POST"]),
+        Route("/v1/runs/{id}/move", router.move, methods=["POST"]),
         *(Route(path, router.of_run, methods=methods) for path in kinds),
         *(Route(f"{path}/{{rest:path}}", router.of_run, methods=methods) for path in kinds),
         *(Route(path, router.of_any) for path in ("/v1/access", "/openapi.json", "/docs")),

@@ -63,5 +63,5 @@ def test_a_script_touches_only_keys_that_it_was_given(name: str) -> None:
 def test_a_script_that_running_work_needs_is_allowed_when_memory_is_full(name: str) -> None:
     """At maxmemory new work is refused, so that running work can complete."""
     first = scripts.script(name).text.splitlines()[0]
-    adds = {"submit", "configure", "join", "fork", "place"}
+    adds = {"submit", "configure", "join", "fork", "place", "arrive"}
     assert first == ("#!lua" if name in adds else "#!lua flags=allow-oom")
