@@ -15,7 +15,7 @@ WORDS = re.compile(r"""(["'])(.*?)(?<!\\)\1""")
 REPLIES = re.compile(r"reply\[place\] = '[a-z ]+'")
 KEYED = re.compile(r"call\('(?!XINFO|XGROUP|INFO|MEMORY|CLUSTER)[A-Z]+', ([^,)]+)")  # those name their key second
 GIVEN = re.compile(
-    r"KEYS\[.+|unpack\(KEYS|B|blob|counters|deadlines|due|duty|epoch_key|eval_bytes|from|group|heap|in_flight|job|key|open|origin|parked|paused_jobs|paused_runs"
+    r"KEYS\[.+|unpack\(KEYS|B|away_key|blob|counters|deadlines|due|duty|epoch_key|eval_bytes|from|group|heap|in_flight|job|key|open|origin|parked|paused_jobs|paused_runs"
     r"|reservoir|sealed|stream|theirs|timers|unacked|waiting"
 )  # locals that hold a given key
 

@@ -11,7 +11,8 @@ local epoch_text = epoch[1] .. '-' .. string.sub(server, 1, 8)
 if A.epoch and A.epoch ~= epoch_text then return redis.error_reply('EPOCH another epoch is open on this server') end
 -- A run that is in another cell, or on its way, is written to by the scripts of its move alone: the key after the epoch's.
 if A.of_run then
-  local away = call('HMGET', table.remove(KEYS, 1), 'way', 'cell')
+  local away_key = table.remove(KEYS, 1)
+  local away = call('HMGET', away_key, 'way', 'cell')
   if away[1] then return redis.error_reply('AWAY ' .. away[1] .. ' ' .. away[2]) end
 end
 local clock = call('TIME')
