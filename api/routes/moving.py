@@ -85,9 +85,7 @@ async def depart_run(request: Request, store: Store, run: RunRef, departing: Dep
     found = await moving.depart(store, run, departing.cell)
     if not isinstance(found, Left):
         what = ", ".join(f"{count} {name}" for name, count in found.items())
-        raise Conflict(
-            f"run {public(run)!r} cannot leave yet, in flight are: {what}. Ask again, or pause the run first"
-        )
+        raise Conflict(f"run {public(run)!r} cannot leave yet, in flight are: {what}. Move it again, with more time")
     return Departure(id=found.id, cell=found.cell)
 
 

@@ -5,6 +5,7 @@ import pytest
 from prorl_mq.errors import RunMoved
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import moving
+from prorl_mq.store.verbs.moves import Left
 from tests.support.queue import RUN, Queue
 from tests.verbs.lost import Act, case
 from tests.verbs.moved import departed, published
@@ -13,10 +14,16 @@ from tests.verbs.places import GROUP
 pytestmark = pytest.mark.anyio
 
 
-@case("depart", None)
+@case("depart", "b")
 async def _(queue: Queue) -> Act:
     await queue.submit()
-    return lambda q: q.store.depart(RUN, "b", due_after="0-0")
+
+    async def act(q: Queue) -> str:
+        left = await q.store.depart(RUN, "b", due_after="0-0")
+        assert isinstance(left, Left)
+        return left.cell
+
+    return act
 
 
 async def test_a_run_with_anything_in_flight_stays(queue: Queue) -> None:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 @case("vacate", "already")
 async def _(queue: Queue) -> Act:
-    await published(queue)
+    await queue.submit()
     departure = await departed(queue)
     return lambda q: q.store.vacate(RUN, departure, [], last=True)
 
