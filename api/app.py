@@ -20,9 +20,11 @@ from api.problems import Problem
 from api.routes import OPERATIONS
 from api.service import Service, service_of
 from api.ui import page
-from prorl_mq.errors import ProrlError
+from prorl_mq.errors import NotFound, ProrlError
 from prorl_mq.process.tracing import Tracing
+from prorl_mq.schema.ids import run_ref
 from prorl_mq.schema.strict import Misfit
+from prorl_mq.store import moving
 from prorl_mq.store.server.faults import RedisError
 
 READS_ONLY = "this token reads only: whatever changes something needs the other token of its tenant"
@@ -71,7 +73,13 @@ def _endpoint(by_method: dict[str, Operation]) -> Callable[[Request], Awaitable[
         with Holding(caller.tenant) as holding:
             service.admit(request, caller.tenant, holding)
             request.state.caller, request.state.holding = caller, holding
-            return await operation.answer(request)
+            try:
+                return await operation.answer(request)
+            except NotFound:
+                run = request.path_params.get(operation.names_run, "").partition(":")[0]
+                if run and (moved := await moving.where(service.store, run_ref(caller.tenant, run))) is not None:
+                    raise moved from None
+                raise
 
     return endpoint
 

@@ -37,6 +37,7 @@ OF_REQUEST: Final[Mapping[Any, Callable[[Request], Any]]] = {
     Store: store_of,
     TenantId: tenant_of,
 }
+OF_RUN: Final = re.compile(r"/v1/(runs|batches|groups|jobs)/{(\w+)}(?!/(cell|departure|arrival))")
 PLACEHOLDER: Final = re.compile(r"{(\w+)}")
 
 
@@ -74,6 +75,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def parameters(self) -> list[Parameter]:
         return [parameter for each in self.arguments.values() for parameter in each.parameters]
+
+    @property
+    def names_run(self) -> str:
+        """The placeholder of an id that begins with a run; empty where the path has none, or tells of a move itself."""
+        found = OF_RUN.match(self.path)
+        return found[2] if found else ""
 
     async def answer(self, request: Request) -> Response:
         """Reads the arguments, calls the endpoint and renders what it returns."""

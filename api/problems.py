@@ -28,6 +28,8 @@ FAULTS: Final[Mapping[type[Exception], tuple[int, str]]] = {
     errors.InvalidCursor: (422, "invalid-cursor"),
     errors.UnknownDataSource: (422, "unknown-data-source"),
     errors.AddressRefused: (403, "address-refused"),
+    errors.RunMoved: (421, "run-moved"),
+    errors.RunArriving: (503, "run-arriving"),
     errors.NotFound: (404, "not-found"),
     errors.Conflict: (409, "conflict"),
     errors.OverQuota: (429, "over-quota"),
@@ -48,6 +50,7 @@ class ProblemDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     detail: str
     field: str | None = None
     nearest: str | None = None  # the valid name that was probably meant
+    cell: str | None = None  # that has the run
 
 
 class Problem(Exception):
@@ -61,6 +64,7 @@ class Problem(Exception):
         kind: str | None = None,
         field: str | None = None,
         nearest: str | None = None,
+        cell: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
@@ -74,6 +78,7 @@ class Problem(Exception):
             detail=detail,
             field=field,
             nearest=nearest,
+            cell=cell,
         )
 
 
@@ -87,7 +92,7 @@ def problem_of(error: Exception) -> Problem:
         return _of_redis(error)
     for kind, (status, name) in FAULTS.items():
         if isinstance(error, kind):
-            named = {key: getattr(error, key, None) for key in ("field", "nearest")}
+            named = {key: getattr(error, key, None) for key in ("field", "nearest", "cell")}
             return Problem(status, str(error), kind=name, headers=_wait_of(status, error), **named)
     return Problem(500, "the service failed; its log has the details", kind="fault")
 

@@ -62,6 +62,21 @@ class NotFound(ProrlError):
     """There is no such thing, or it belongs to another tenant."""
 
 
+class RunMoved(ProrlError):
+    """A run is in another cell, which `cell` names."""
+
+    def __init__(self, message: str, *, cell: str) -> None:
+        super().__init__(message)
+        self.cell = cell
+
+
+class RunArriving(ProrlError):
+    """A run is on its way into this cell."""
+
+    retryable = True
+    retry_after_ms = 1000
+
+
 class NotTrainable(ProrlError):
     """A sample has no reward or no tokens, and must not reach a trainer as if it had."""
 

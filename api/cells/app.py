@@ -5,10 +5,11 @@ import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from http import HTTPMethod
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Meta
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -23,6 +24,7 @@ from api.cells.cell import Cell, CellLost
 from api.cells.directory import CellRefusal, Directory, rights
 from api.cells.forwarding import passed_on, sent, target
 from api.cells.merging import CellAnswers, Document
+from api.cells.moving import Mover
 from api.hosts import OwnPages
 from api.places import STREAMS, Holding, Places
 from api.problems import Problem, unavailable
@@ -34,6 +36,7 @@ from api.ui import page
 from prorl_mq.schema import forms
 from prorl_mq.schema.ids import TenantId
 from prorl_mq.schema.policy import PolicyStatus
+from prorl_mq.schema.strict import Misfit, decode_json
 from prorl_mq.service.advice.bottleneck import Advice
 from prorl_mq.service.overview import Overview
 
@@ -44,6 +47,13 @@ LONGEST_S: Final = 3600
 READS: Final = ("GET", "HEAD")
 _NAME: Final = re.compile(forms.NAME)
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cell that a run is to be in; how long its jobs in flight are waited for."""
+
+    cell: str
+    within_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] = 30.0
 
 
 class _Run(msgspec.Struct):
@@ -68,6 +78,17 @@ class Router:
         run = request.path_params["id"].partition(":")[0]
         makes = request.method == "PUT" and "rest" not in request.path_params
         return await self._passed(request, run, makes=makes)
+
+    async def move(self, request: Request) -> Response:
+        """Moves a run to another cell, when nothing of it is in flight."""
+        with Holding(_caller(request)) as holding:
+            try:
+                order = decode_json(await self._body(request, holding), Move)
+            except Misfit as error:
+                raise Problem(422, str(error), field=error.field) from None
+        to = self.directory.cells.get(order.cell) or _no_cell(order.cell, self.cells)
+        mover = Mover(self.directory, request.path_params["id"], request.headers)
+        return render(request, await mover.move(to, within_s=order.within_s))
 
     async def batches(self, request: Request) -> Response:
         with Holding(_caller(request)) as holding:
@@ -258,6 +279,7 @@ def create_app(cells: Sequence[Cell], *, host: str) -> Starlette:
         Route("/v1/pools/{pool}/backends", router.backends, methods=["GET", "POST", "DELETE"]),
         Route("/v1/watch", router.watch),
         Route("/v1/batches", router.batches, methods=["POST"]),
+        Route("/v1/runs/{id}/move", router.move, methods=["POST"]),
         *(Route(path, router.of_run, methods=methods) for path in kinds),
         *(Route(f"{path}/{{rest:path}}", router.of_run, methods=methods) for path in kinds),
         *(Route(path, router.of_any) for path in ("/v1/access", "/openapi.json", "/docs")),

@@ -117,12 +117,14 @@ class Cell:
         finally:
             answer.close()
 
-    async def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> CellAnswer:
+    async def ask(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"", *, within_s: float = ASKED_S
+    ) -> CellAnswer:
         """A whole answer within a few seconds. Raises `CellLost`."""
         if self.lost:
             raise CellLost(self, "it did not a moment ago")
         try:
-            async with asyncio.timeout(ASKED_S), self.requested(method, target, headers, body) as answer:
+            async with asyncio.timeout(within_s), self.requested(method, target, headers, body) as answer:
                 return CellAnswer(answer.status, answer.headers, await answer.read())
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.lost_at = time.monotonic()

@@ -20,7 +20,7 @@ from prorl_mq.schema.intake import Cursor
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.status import BatchReport
 from prorl_mq.service import inspect
-from prorl_mq.store import results
+from prorl_mq.store import results, runs
 from prorl_mq.store.results import Result
 from prorl_mq.store.store import Store
 
@@ -108,6 +108,8 @@ async def _events(service: Service, run: RunRef, after: str, gone: Gone) -> Asyn
                 run, after=after, wait_s=KEEP_ALIVE_S, limit=EVENTS_AT_ONCE, gone=gone
             )
             if not found:
+                if not await runs.exists(service.store, run):  # it has left for another cell
+                    return
                 yield b": keep-alive\n\n"
             for result in found:
                 yield _event(result)

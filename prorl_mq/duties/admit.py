@@ -79,10 +79,10 @@ class Admission:
             streams.length(store, store.keys.stage(Stage.INIT)),
             self._on_lanes(),
             bells.to_admit(store),
-            runs.paused(store),
+            runs.held_back(store),
             self._take_back(),
         )
-        self._paused = set(paused)
+        self._paused = paused
         self._note(changed)
         await self._take_back()  # for what those marks tell of; mostly it is done
         room = 2 * self._slots - queued - on_lanes

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from prorl_mq.clock import monotonic
+from prorl_mq.errors import RunArriving, RunMoved
 from prorl_mq.store import runs
 from prorl_mq.store.server.faults import RedisError, is_everybodys
 from prorl_mq.store.store import Store
@@ -38,6 +39,9 @@ class Apart:
         """Does one piece of work of a run; None where it fails. Raises what Redis does to everybody."""
         try:
             return await work()
+        except (RunMoved, RunArriving):
+            self._pass_over(run)
+            return None
         except Exception as error:
             if is_everybodys(error):
                 raise
@@ -46,12 +50,15 @@ class Apart:
 
     async def leave_out(self, run: str, why: Exception) -> None:
         """Passes the run over from now on, for `LEFT_OUT_S`."""
-        now = monotonic()
-        self._until = {name: until for name, until in self._until.items() if until > now}
-        self._until[run] = now + LEFT_OUT_S
+        self._pass_over(run)
         await runs.count_left_out(self._store, self._duty)
         if run not in self._told:
             trace = None if isinstance(why, RedisError) else why
             level, hint = (logging.WARNING, ITS_KEYS) if trace is None else (logging.ERROR, "")
             log.log(level, SAYS, self._duty, run, why, hint, exc_info=trace)
             self._told = self._told | {run} if len(self._told) < TOLD else {run}
+
+    def _pass_over(self, run: str) -> None:
+        now = monotonic()
+        self._until = {name: until for name, until in self._until.items() if until > now}
+        self._until[run] = now + LEFT_OUT_S

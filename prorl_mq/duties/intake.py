@@ -30,6 +30,8 @@ from prorl_mq.errors import (
     PayloadUnavailable,
     PayloadUnwritten,
     ProrlError,
+    RunArriving,
+    RunMoved,
     UnknownDataSource,
 )
 from prorl_mq.process import tracing
@@ -56,7 +58,7 @@ from prorl_mq.schema.messages import BatchAccepted, BatchRequest
 from prorl_mq.schema.status import CancelAnswer, ForkAnswer, PauseAnswer
 from prorl_mq.service import cancel, fork, inspect, pause, submit
 from prorl_mq.service.backends import Registrar
-from prorl_mq.store import results, runs
+from prorl_mq.store import moving, results, runs
 from prorl_mq.store.direct import cancellable, consumers, mail
 from prorl_mq.store.direct.mail import IntakeEntry, Mail, Weight
 from prorl_mq.store.pools import BackendInfo
@@ -79,6 +81,7 @@ FULL: Final = "Redis is full: acknowledge results, or give it more memory, then 
 STATUSES: Final[dict[type[ProrlError], int]] = {
     AddressRefused: 403, Conflict: 409, InvalidBatch: 422, InvalidCursor: 422, OverQuota: 429, NotFound: 404,
     InvalidTask: 422, NoWorkersYet: 503, UnknownDataSource: 422, PayloadUnavailable: 503, PayloadUnwritten: 503,
+    RunMoved: 421, RunArriving: 503,
 }  # fmt: skip
 
 
@@ -215,14 +218,8 @@ class Intake:
                 reply=reply, ok=False, status=422, error=f"the message cannot be read: {error}"[:ERROR_CHARS]
             )
         except tuple(STATUSES) as error:
-            wait_ms = error.retry_after_ms if isinstance(error, (OverQuota, NoWorkersYet)) else 0
-            return IntakeAnswer(
-                reply=reply,
-                ok=False,
-                status=STATUSES[type(error)],
-                error=str(error)[:ERROR_CHARS],
-                retry_after_ms=wait_ms,
-            )
+            away = await moving.where(self.store, run) if isinstance(error, NotFound) else None
+            return _refusal(reply, away or error)
         except RedisError as error:
             if kind_of(error) is not FaultKind.FULL:
                 raise
@@ -325,3 +322,9 @@ def _reply_of(body: bytes) -> str:
         return msgspec.msgpack.decode(body, type=_Reply).reply[:96]
     except msgspec.DecodeError:
         return ""
+
+
+def _refusal(reply: str, error: ProrlError) -> IntakeAnswer:
+    wait_ms = error.retry_after_ms if isinstance(error, (OverQuota, NoWorkersYet, RunArriving)) else 0
+    status = STATUSES[type(error)]
+    return IntakeAnswer(reply=reply, ok=False, status=status, error=str(error)[:ERROR_CHARS], retry_after_ms=wait_ms)

@@ -293,13 +293,14 @@ class _Standing(NamedTuple):
 
 
 async def _standing(store: Store, run: RunRef) -> _Standing:
-    now, held, settings, tenants = await asyncio.gather(
+    now, held, settings, tenants, leaving = await asyncio.gather(
         fitness.memory(store),
         runs.unacked_bytes(store, run),
         run_settings.of_run(store, run),
         run_settings.of_tenant(store, tenant_of(run)),
+        runs.is_leaving(store, run),
     )
-    unbounded = (settings.max_jobs, settings.max_unacked_groups, tenants.max_jobs) == (None, None, None)
+    unbounded = not leaving and (settings.max_jobs, settings.max_unacked_groups, tenants.max_jobs) == (None, None, None)
     most = tenants.max_unacked_bytes
     if now.share > INTAKE_SHARE:
         why = (

@@ -17,7 +17,9 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ServerUnfit
 from prorl_mq.rules.memory import Memory
+from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.items import Lane
+from prorl_mq.store.away import AWAY, elsewhere
 from prorl_mq.store.layout.keys import Keys, lane_name
 from prorl_mq.store.payloads.files import PayloadFiles
 from prorl_mq.store.scripts import script
@@ -35,10 +37,10 @@ T = TypeVar("T")
 Command = Sequence[str | int | float | bytes]
 
 READING: Final = frozenset({
-    "EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "INFO", "KEYS", "LRANGE", "MGET", "PING",
-    "PTTL", "SCAN", "SCARD", "SISMEMBER", "SMEMBERS", "SRANDMEMBER", "SSCAN", "STRLEN", "SUNION", "TIME", "TYPE",
-    "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZRANK",
-    "ZSCAN", "ZSCORE",
+    "EXISTS", "GET", "GETRANGE", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HSCAN", "INFO", "KEYS",
+    "LRANGE", "MGET", "PING", "PTTL", "SCAN", "SCARD", "SISMEMBER", "SMEMBERS", "SRANDMEMBER", "SSCAN", "STRLEN",
+    "SUNION", "TIME", "TYPE", "XINFO", "XLEN", "XPENDING", "XRANGE", "XREAD", "XREVRANGE", "ZCARD", "ZCOUNT",
+    "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZSCAN", "ZSCORE",
 })  # fmt: skip
 
 USERS: Final = ("ACL", "USERS")
@@ -117,20 +119,31 @@ class Core:
         self.family_lanes: frozenset[Lane] = frozenset()  # as this process last saw them (`families.look`)
         self.faulted_at = -math.inf  # when a call last failed for want of Redis, on this process's clock
 
-    async def call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
-        """One verb by its script, repeated until it is answered. A server of another epoch is asked for that first."""
+    async def call(
+        self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int, of_run: RunRef | None = None
+    ) -> Any:
+        """One verb by its script, repeated until it is answered. A server of another epoch is asked for that first.
+
+        `of_run`: the run that it writes to. Raises `RunMoved` or `RunArriving` where that is not here.
+        """
         if arguments is None:
             return await self._repeated(lambda: self._run(verb, keys, None, raw))
 
         async def once() -> Any:
             epoch = self.epoch or await self._open_epoch()
-            return await self._run(verb, [self.keys.epoch, *keys], {**arguments, "epoch": epoch}, raw)
+            names, about = [self.keys.epoch, *keys], {**arguments, "epoch": epoch}
+            if of_run is not None:
+                names.insert(1, self.keys.away(of_run))
+                about["of_run"] = True
+            return await self._run(verb, names, about, raw)
 
         async def attempt() -> Any:
             for _ in range(RESTARTS):
                 try:
                     return await once()
                 except ResponseError as error:
+                    if of_run is not None and str(error).startswith(AWAY):
+                        raise elsewhere(of_run, *str(error).split()[1:3]) from None
                     if not str(error).startswith(NO_EPOCH):
                         raise
                 await self._open_epoch()

@@ -62,14 +62,17 @@ async def placed(store: Store, run: RunRef) -> str:
 
 async def status(store: Store, run: RunRef) -> RunStatus:
     """Raises `NotFound`."""
-    if await store.read("ZSCORE", store.keys.runs, run) is None:
+    seen, way = await store.read_many([("ZSCORE", store.keys.runs, run), ("HGET", store.keys.away(run), "way")])
+    if seen is None or way is not None:
         raise NotFound(f"there is no run {public(run)!r}: submit a batch, or set its weight or quotas first")
     return (await look(store, [run]))[0]
 
 
 async def of_tenant(store: Store, tenant: str) -> list[RunStatus]:
-    """Every run of a tenant, by name."""
-    return await look(store, [run for run in await known(store) if tenant_of(run) == tenant])
+    """Every run of a tenant, by name, without those of another cell whose trainers still ask here."""
+    found = [run for run in await known(store) if tenant_of(run) == tenant]
+    ways = await store.read_many([("EXISTS", store.keys.away(run)) for run in found])
+    return await look(store, [run for run, away in zip(found, ways, strict=True) if not away])
 
 
 async def known(store: Store) -> list[RunRef]:
@@ -119,7 +122,24 @@ async def losses(store: Store, runs: Sequence[RunRef]) -> dict[RunRef, Losses]:
 
 async def paused(store: Store) -> dict[RunRef, int]:
     """The runs of which nothing is admitted, each with the end of its pause, in ms."""
-    row = await store.read("ZRANGE", store.keys.paused_runs, 0, -1, "WITHSCORES")
+    return _until(await store.read("ZRANGE", store.keys.paused_runs, 0, -1, "WITHSCORES"))
+
+
+async def held_back(store: Store) -> set[RunRef]:
+    """The runs that are paused, and those that are to leave for another cell."""
+    keys = (store.keys.paused_runs, store.keys.leaving)
+    found = await store.read_many([("ZRANGE", key, 0, -1, "WITHSCORES") for key in keys])
+    now_ms = await store.now_ms() if found[1] else 0
+    return {*_until(found[0]), *(run for run, until in _until(found[1]).items() if until > now_ms)}
+
+
+async def is_leaving(store: Store, run: RunRef) -> bool:
+    """True while nothing of the run is to begin, so that it can leave for another cell."""
+    until = await store.read("ZSCORE", store.keys.leaving, run)
+    return until is not None and float(until) > await store.now_ms()
+
+
+def _until(row: Sequence[bytes]) -> dict[RunRef, int]:
     return {RunRef(run.decode()): int(until) for run, until in zip(row[::2], row[1::2], strict=True)}
 
 

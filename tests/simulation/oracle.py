@@ -63,10 +63,9 @@ class Oracle:
         packed = command[last] if len(command) > last else NOTHING
         if not name or not isinstance(packed, bytes):
             return
-        keys = command[4:last]  # after the epoch's
-        call = Call(
-            name, keys, msgspec.msgpack.decode(packed), wall_us, self.model.offset_ms, self.model.floor_ms, reply
-        )
+        about = msgspec.msgpack.decode(packed)
+        keys = command[5 if about.get("of_run") else 4 : last]  # after the epoch's, and that of where the run is
+        call = Call(name, keys, about, wall_us, self.model.offset_ms, self.model.floor_ms, reply)
         words = said(reply)
         for each in words:
             self._counts[f"{name}: {'taken' if name == 'hold' and each != 'held' else each}"] += 1

@@ -27,7 +27,8 @@ _PER_ITEM: dict[str, dict[str, Table]] = {
 # Hashes that are none of the three: of runs, pools, policies, workers and counters.
 _OTHERS = {
     "ack": "KEYS[2] KEYS[5] KEYS[#KEYS]", "admit": "in_flight unacked", "announce": "KEYS[1]", "assign": "KEYS[2]",
-    "bury": "KEYS[2]",
+    "arrive": "KEYS[1] KEYS[2] KEYS[4] KEYS[5]", "bury": "KEYS[2]", "depart": "KEYS[1] KEYS[4] KEYS[5] KEYS[6] key",
+    "vacate": "KEYS[1]",
     "close": "KEYS[4]", "configure": "KEYS[1] KEYS[3]", "confirm": "counters in_flight", "draw": "KEYS[4]",
     "enroll": "KEYS[1] KEYS[3]", "finish": "counters in_flight", "fork": "KEYS[4] KEYS[12] KEYS[16]",
     "halt": "KEYS[6]", "join": "KEYS[2]", "leave": "KEYS[2]",
@@ -77,7 +78,7 @@ def touched() -> Iterator[tuple[str, str, Table, str]]:
         for command, key, name in accesses(verb):
             table = known.get(key)
             if table is None:
-                assert key in ["epoch_key", *_OTHERS.get(verb, "").split()], f"{verb}: which hash is {key}?"
+                assert key in ["epoch_key", "away_key", *_OTHERS.get(verb, "").split()], f"{verb}: which hash is {key}?"
             else:
                 yield from ((verb, command, table, each) for each in _names(name))
 

@@ -16,7 +16,7 @@ from prorl_mq.service.fsck.payloads import NamedPayload
 from prorl_mq.service.fsck.violations import Violation
 from prorl_mq.store.audit import archive as archives
 from prorl_mq.store.audit import groups, jobs, moment, results
-from prorl_mq.store.audit.reads import STREAM, Key, Reads, keys_of, misread, without_owner
+from prorl_mq.store.audit.reads import STREAM, Key, Reads, keys_of, misread, settled, without_owner
 from prorl_mq.store.layout.keys import GROUP
 from prorl_mq.store.payloads.files import PayloadFiles
 
@@ -80,9 +80,10 @@ class _Look:
         self._archiving = archive.named if archive else frozenset[str]()
         runs = await self._read(names.unacked, results.with_unacked(reads)) or set()
         async for page in keys_of(reads):
-            await self._page([key for key in page if key.fits])
+            fitting = await settled(reads, [key for key in page if key.fits])
+            await self._page(fitting)
             self._add(group_rules.stranger(key) for key in page if not key.fits)
-            runs |= {key.rest for key in page if key.kind == "results" and key.fits}
+            runs |= {key.rest for key in fitting if key.kind == "results"}
             self._counts["keys"] += len(page)
         for run in sorted(runs):
             key = Key(names.results(RunRef(run)), "results", run, STREAM, -1)
@@ -184,7 +185,7 @@ class _Look:
         """A run's results, with the counts of them."""
         [key] = keys
         reads, run = self._reads, RunRef(key.rest)
-        epoch = await results.epoch(reads)
+        epoch = await results.epoch(reads, run)
         before = await results.held(reads, run)
         size = admitted = 0
         async for records, reports in results.of_run(reads, key):

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 from redis.exceptions import ResponseError
 
-from prorl_mq.schema.ids import GroupRef, public, tenant_of
+from prorl_mq.schema.ids import GroupRef, RunRef, public, tenant_of
 from prorl_mq.store.core import Command
 from prorl_mq.store.layout.keys import Keys
 
@@ -28,7 +28,7 @@ TYPES: Final = {
     "intake": STREAM, "policy": HASH, "lanes": SET, "intakes": SET, "pools": SET, "bytes": STRING, "duty": STRING,
     "prorl": SET, "schemas": HASH, "families": HASH, "breakers": HASH, "answers": ZSET, "cancellable": SET,
     "to_cancel": SET, "archive": STREAM, "archiving": ZSET, "archive_state": HASH, "mark": STRING, "images": HASH,
-    "placed": STRING, "offer": STRING, "seats": HASH,
+    "placed": STRING, "offer": STRING, "seats": HASH, "away": HASH, "departed": STREAM, "leaving": ZSET,
 }  # fmt: skip
 _RUN, _OF_RUN, _JOB = r"[^:]+:[^:]+", r"[^:]+:[^:]+:[^:]+", r"[^:]+:[^:]+:[^:]+:[0-9]+"
 _POOL = r"[^:]+(:[^:]+)?"  # of a tenant, or of an older release
@@ -41,10 +41,15 @@ NAMES: Final = {
     "answers": _RUN, "archive": _RUN, "intake": _RUN, "cancellable": _RUN, "to_cancel": "[^:]+",
     "intakes": "([^:]+)?", "pool": f"{_POOL}(:info)?", "policy": f"{_POOL}(:update)?", "lanes": "(families)?",
     "paused": "(runs)?", "bytes": "eval", "duty": ".+", "mark": "([^:]+)?", "images": "(jobs)?",
-    "placed": _RUN, "seats": _POOL,
+    "placed": _RUN, "seats": _POOL, "away": _RUN, "departed": _RUN,
 }  # fmt: skip
 WITH_INTAKE: Final = frozenset({"results", "answers"})  # kinds that a trainer has before its run's first batch
 OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried", "run", "answers", "cancellable", "batches"})
+# Kinds of keys that go with a run to another cell; what else it holds is in the facts of its departure
+MOVING: Final = frozenset({
+    "run", "backlog", "groups", "reservoir", "drawn", "parked", "carried", "batches", "batch", "group", "job", "open",
+    "sealed", "fork", "blob", "departed",
+})  # fmt: skip
 TEMPORARY: Final = frozenset({"worker", "duty", "mark", "placed", "offer", "seats"})  # keys that always have a TTL
 
 
@@ -90,6 +95,15 @@ async def keys_of(reads: Reads) -> AsyncIterator[list[Key]]:
             for name, kind, ttl_ms in zip(page, about[::2], about[1::2], strict=True)
         ]
         yield [key for key in found if key.type != "none" and key.ttl_ms != GONE]
+
+
+async def settled(reads: Reads, page: Sequence[Key]) -> list[Key]:
+    """Those of a page that belong to no run which is on its way from or to another cell."""
+    runs = {key: RunRef(":".join(key.rest.split(":")[:2])) for key in page if key.kind in MOVING | {"results"}}
+    asked = sorted(set(runs.values()))
+    ways = await reads.read_many([("HGET", reads.keys.away(run), "way") for run in asked])
+    moving = {run for run, way in zip(asked, ways, strict=True) if way in {b"left", b"arriving"}}
+    return [key for key in page if runs.get(key) not in moving]
 
 
 async def pages(reads: Reads, head: Sequence[str], tail: Sequence[str | int] = ()) -> AsyncIterator[list[bytes]]:

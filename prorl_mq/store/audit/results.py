@@ -4,7 +4,18 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from prorl_mq.schema.codec import decode
-from prorl_mq.schema.ids import BatchRef, GroupRef, JobRef, RunRef, batch_ref, group_of, group_ref, job_parts, run_of
+from prorl_mq.schema.ids import (
+    EPOCH_MS,
+    BatchRef,
+    GroupRef,
+    JobRef,
+    RunRef,
+    batch_ref,
+    group_of,
+    group_ref,
+    job_parts,
+    run_of,
+)
 from prorl_mq.schema.intake import REPORT_FIELD, RESULT_FIELD
 from prorl_mq.schema.messages import GroupRecord, SampleRecord
 from prorl_mq.schema.status import BatchReport
@@ -84,10 +95,14 @@ async def of_run(reads: Reads, key: Key) -> AsyncIterator[tuple[list[RecordFacts
         )
 
 
-async def epoch(reads: Reads) -> int:
-    """The number of the epoch that is open."""
-    [number] = await reads.read_many([("HGET", reads.keys.epoch, "number")])
-    return int(number or 0)
+async def epoch(reads: Reads, run: RunRef) -> int:
+    """The number of the epoch that is open, or that of the cell that a run came from where it is higher: what is added
+    to its results lies above what came with it.
+    """
+    number, came_to = await reads.read_many(
+        [("HGET", reads.keys.epoch, "number"), ("HGET", reads.keys.run(run), "came_to")]
+    )
+    return max(int(number or 0), int((came_to or b"0").partition(b"-")[0]) // EPOCH_MS)
 
 
 async def held(reads: Reads, run: RunRef) -> RunCounts:

@@ -32,6 +32,9 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | dapo | zset | DAPO batches that are not closed | members leave by close; permanent |
 | changed:draw | zset | DAPO batches that have changed since the draw looked | a look takes them; permanent |
 | placed:R | string | by the router of several cells: the cell that holds the run | TTL |
+| away:R | hash | cell that the run is in, or comes from; what it held of shared keys | TTL when its keys are gone |
+| departed:R | stream | results of a run on its way to or from another cell | renamed by arrive; unlinked by vacate |
+| leaving | zset | run → until when nothing of it is admitted, since it is to leave | members leave in time; permanent |
 | batches:R | zset | a run's newest batches, by when they came | capped; swept with the run |
 | batch:B | hash | digest, counters, a closed batch's report | TTL when it has closed and none of its groups is open |
 | group:G | hash | counters, samples' records | unlinked by ack |
@@ -110,6 +113,7 @@ class Keys:
         self.due = prefix + "due"
         self.admit_bell = prefix + "changed:admit"
         self.offer = prefix + "offer"
+        self.leaving = prefix + "leaving"
         self.draw_bell = prefix + "changed:draw"
         self.dapo = prefix + "dapo"
         self.carrying = prefix + "carrying"
@@ -177,6 +181,12 @@ class Keys:
 
     def placed(self, run: RunRef) -> str:
         return f"{self.prefix}placed:{run}"
+
+    def away(self, run: RunRef) -> str:
+        return f"{self.prefix}away:{run}"
+
+    def departed(self, run: RunRef) -> str:
+        return f"{self.prefix}departed:{run}"
 
     def batches(self, run: RunRef) -> str:
         return f"{self.prefix}batches:{run}"

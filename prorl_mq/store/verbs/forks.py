@@ -36,7 +36,7 @@ class ForkVerbs(Core):
             "lends": fork.lender == job and fork.saved_in != "", "images": group.images,
         }  # fmt: skip
         try:
-            return text(await self.call("fork", names, arguments, *raw))
+            return text(await self.call("fork", names, arguments, *raw, of_run=run))
         except OutOfMemoryError:
             message = f"Redis is full and takes no fork of job {public(fork.parent)!r}: acknowledge results"
             raise OverQuota(message, retry_after_ms=2000) from None

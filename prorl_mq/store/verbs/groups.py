@@ -89,7 +89,7 @@ class GroupVerbs(Core):
             "batches_cap": BATCHES_CAP, "items": rows,
         }  # fmt: skip
         try:
-            return texts(await self.call("submit", names, arguments, *raw))
+            return texts(await self.call("submit", names, arguments, *raw, of_run=batch.run))
         except OutOfMemoryError:
             message = f"Redis is full and takes no groups of batch {public(batch.ref)!r}: acknowledge results"
             raise OverQuota(message, retry_after_ms=2000) from None
@@ -98,7 +98,7 @@ class GroupVerbs(Core):
         """Stores a run's settings in place of those it had; a run that is not known yet is from now on."""
         keys = self.keys
         names = [keys.run_settings, keys.runs, keys.run(run)]
-        await self.call("configure", names, {"run": run}, settings)
+        await self.call("configure", names, {"run": run}, settings, of_run=run)
 
     async def place(self, run: RunRef, cell: str, was: str = "") -> str:
         """Notes which of several cells holds a run, in place of `was` or of nothing; the cell that is noted then."""
@@ -134,7 +134,7 @@ class GroupVerbs(Core):
             "items": [(group.ref, group.next, group.wanted, group.total_ms) for group, _ in parts],
             "take": [take for _, take in parts],
         }  # fmt: skip
-        return list(await self.call("admit", names, arguments))
+        return list(await self.call("admit", names, arguments, of_run=run))
 
     async def offer(self, most: int, families: Collection[str]) -> None:
         """Lets a few new samples of these task families begin with their submission, while the first stage has at most
@@ -153,7 +153,7 @@ class GroupVerbs(Core):
         names = [keys.backlog(run), keys.reservoir(run), keys.due]
         for group, batch in groups.items():
             names += (keys.group(group), keys.reservoir(batch), keys.parked(batch))
-        return list(await self.call("withdraw", names, {"why": why, "items": list(groups)}))
+        return list(await self.call("withdraw", names, {"why": why, "items": list(groups)}, of_run=run))
 
     async def settle(self, verdict: Settlement, *, linger_ms: int) -> str:
         """Applies a verdict once: `refilled`, `parked`, the record's id, or `already`; `moved` says that the group or
@@ -175,7 +175,7 @@ class GroupVerbs(Core):
             "counts": verdict.counts, "seen": verdict.seen and verdict.seen._asdict(),
             "tally": [part for pair in verdict.tally for part in pair], "trainers": TRAINERS,
         }  # fmt: skip
-        return text(await self.call("settle", names, arguments, verdict.record))
+        return text(await self.call("settle", names, arguments, verdict.record, of_run=run))
 
     async def ack(self, run: RunRef, items: Sequence[Ack]) -> list[str]:
         """Deletes acknowledged results with all that belongs to them: `acked` or `already`."""
@@ -186,7 +186,7 @@ class GroupVerbs(Core):
         names.append(keys.unacked)
         rows = [(item.cursor, item.ref, len(item.blobs), item.bytes, int(item.admitted)) for item in items]
         arguments = {"run": run, "consumers": TRAINERS, "ttl_ms": 7 * DAY_MS, "items": rows}
-        return texts(await self.call("ack", names, arguments))
+        return texts(await self.call("ack", names, arguments, of_run=run))
 
     async def shelve(self, run: RunRef, items: Mapping[str, Sequence[str]], counter: str) -> list[str]:
         """Lets go of groups that waited for the archive, each entry with its blobs: `shelved` or `already`. `counter`:
@@ -220,7 +220,7 @@ class GroupVerbs(Core):
             "batch": batch, "run": run, "open": Phase.OPEN, "drawn": drawn, "ttl_ms": 7 * DAY_MS, "items": list(groups),
             "version": None if version is None else str(version),  # as text: Lua rounds above 2^53
         }  # fmt: skip
-        return int(await self.call("draw", names, arguments))
+        return int(await self.call("draw", names, arguments, of_run=run))
 
     async def adopt(self, batch: BatchRef, groups: Mapping[GroupRef, BatchRef]) -> int:
         """Gives groups of the run's carry-over, each with the batch that left it, to a batch.
@@ -233,12 +233,12 @@ class GroupVerbs(Core):
         for group, origin in groups.items():
             names += (keys.group(group), keys.batch(origin), keys.open_groups(origin))
         arguments = {"batch": batch, "run": run, "open": Phase.OPEN, "ttl_ms": 7 * DAY_MS, "items": list(groups)}
-        return int(await self.call("adopt", names, arguments))
+        return int(await self.call("adopt", names, arguments, of_run=run))
 
     async def wake(self, batch: BatchRef, groups: Sequence[GroupRef]) -> int:
         """Makes parked groups of a batch due again: how many were parked."""
         names = [self.keys.due, self.keys.parked(batch), *map(self.keys.group, groups)]
-        return int(await self.call("wake", names, {"items": list(groups)}))
+        return int(await self.call("wake", names, {"items": list(groups)}, of_run=run_of(batch)))
 
     async def halt(self, batch: BatchRef, reason: Reason, *, carry: bool = False, keep_ms: int = 0) -> str:
         """Ends a batch's draws and acceptances: `halted` or `already`. `carry`: the rest continues without it."""
@@ -249,7 +249,7 @@ class GroupVerbs(Core):
             "batch": batch, "run": run, "open": Phase.OPEN, "ending": Phase.ENDING, "reason": reason, "carry": carry,
             "keep_ms": keep_ms,
         }  # fmt: skip
-        return text(await self.call("halt", names, arguments))
+        return text(await self.call("halt", names, arguments, of_run=run))
 
     async def close(self, batch: BatchRef, report: bytes, *, groups: int) -> str:
         """Publishes a batch's report: its id, `already`, or `open` when it has other than `groups` closed groups."""
@@ -260,4 +260,4 @@ class GroupVerbs(Core):
             "batch": batch, "ending": Phase.ENDING, "closed": Phase.CLOSED, "groups": groups, "ttl_ms": 7 * DAY_MS,
             "trainers": TRAINERS,
         }  # fmt: skip
-        return text(await self.call("close", names, arguments, report))
+        return text(await self.call("close", names, arguments, report, of_run=run_of(batch)))

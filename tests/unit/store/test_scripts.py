@@ -15,7 +15,7 @@ WORDS = re.compile(r"""(["'])(.*?)(?<!\\)\1""")
 REPLIES = re.compile(r"reply\[place\] = '[a-z ]+'")
 KEYED = re.compile(r"call\('(?!XINFO|XGROUP|INFO|MEMORY|CLUSTER)[A-Z]+', ([^,)]+)")  # those name their key second
 GIVEN = re.compile(
-    r"KEYS\[.+|unpack\(KEYS|B|blob|counters|deadlines|due|duty|epoch_key|eval_bytes|from|group|heap|in_flight|job|key|open|origin|parked|paused_jobs|paused_runs"
+    r"KEYS\[.+|unpack\(KEYS|B|away_key|blob|counters|deadlines|due|duty|epoch_key|eval_bytes|from|group|heap|in_flight|job|key|open|origin|parked|paused_jobs|paused_runs"
     r"|reservoir|sealed|stream|theirs|timers|unacked|waiting"
 )  # locals that hold a given key
 
@@ -63,5 +63,5 @@ def test_a_script_touches_only_keys_that_it_was_given(name: str) -> None:
 def test_a_script_that_running_work_needs_is_allowed_when_memory_is_full(name: str) -> None:
     """At maxmemory new work is refused, so that running work can complete."""
     first = scripts.script(name).text.splitlines()[0]
-    adds = {"submit", "configure", "join", "fork", "place"}
+    adds = {"submit", "configure", "join", "fork", "place", "arrive"}
     assert first == ("#!lua" if name in adds else "#!lua flags=allow-oom")

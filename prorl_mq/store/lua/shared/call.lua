@@ -9,6 +9,12 @@ local epoch = call('HMGET', epoch_key, 'number', 'server', 'offset_ms', 'floor_m
 if epoch[2] ~= server then return redis.error_reply('EPOCH no epoch is open on this server') end
 local epoch_text = epoch[1] .. '-' .. string.sub(server, 1, 8)
 if A.epoch and A.epoch ~= epoch_text then return redis.error_reply('EPOCH another epoch is open on this server') end
+-- A run that is in another cell, or on its way, is written to by the scripts of its move alone: the key after the epoch's.
+if A.of_run then
+  local away_key = table.remove(KEYS, 1)
+  local away = call('HMGET', away_key, 'way', 'cell')
+  if away[1] then return redis.error_reply('AWAY ' .. away[1] .. ' ' .. away[2]) end
+end
 local clock = call('TIME')
 -- Redis's time with its jumps taken out (`shift_clock`). From a step back to its notice the service's time stands still.
 local clock_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2]) + 1000 * tonumber(epoch[3] or 0)

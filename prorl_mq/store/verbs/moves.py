@@ -1,0 +1,92 @@
+"""The verbs of a run's move to another cell: one typed method for each script. Each may be sent twice."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from prorl_mq.schema.ids import RunRef, public, tenant_of
+from prorl_mq.store.core import DAY_MS, Core, Raw, Repeat, text, texts
+
+DUE_AT_ONCE: Final = 1_000  # entries that one script looks through
+NOTED_MS: Final = 30 * DAY_MS  # how long it is noted where a run has gone
+HELD_MS: Final = 10_000  # how long nothing of a run begins after somebody has asked it to leave
+WAITING: Final = ("jobs", "verdicts", "messages on its intake", "cancels", "groups for the archive")
+
+
+class Write(NamedTuple):
+    """A command on one key of a run, with the words behind the key."""
+
+    command: str
+    key: str
+    words: Sequence[bytes]
+
+
+class Left(NamedTuple):
+    """A run that has left for a cell, by the departure with that id."""
+
+    id: str
+    cell: str
+
+
+class MoveVerbs(Core):
+    """A run departs, arrives page by page, and is then removed where it was."""
+
+    async def hold_to_leave(self, run: RunRef) -> None:
+        """Nothing of the run begins for some seconds."""
+        now_ms = await self.now_ms()
+        await self.write("ZREMRANGEBYSCORE", self.keys.leaving, "-inf", now_ms, repeat=Repeat.SAME)
+        await self.write("ZADD", self.keys.leaving, now_ms + HELD_MS, run, repeat=Repeat.SAME)
+
+    async def depart(self, run: RunRef, cell: str, *, due_after: str) -> Left | Mapping[str, int] | None:
+        """Ends a run here if nothing of it is in flight, else what is; None where there is no such run."""
+        keys = self.keys
+        names = [keys.away(run), keys.run(run), keys.runs, keys.run_settings, keys.unacked, keys.in_flight, keys.due]
+        names += (keys.intake(run), keys.to_cancel(tenant_of(run)), keys.cancellable(run), keys.results(run))
+        names += (keys.departed(run), keys.answers(run), keys.dapo, keys.carrying, keys.paused_runs)
+        names += (keys.archive(run), keys.admit_bell, keys.draw_bell, keys.intakes, keys.intakes_of(tenant_of(run)))
+        about = {
+            "run": run,
+            "name": public(run),
+            "cell": cell,
+            "due_after": due_after,
+            "most": DUE_AT_ONCE,
+            "tokens": 1,
+        }
+        word, *rest = await self.call("depart", names, about)
+        if word == b"left":
+            return Left(*texts(rest))
+        return None if word == b"gone" else {name: count for name, count in zip(WAITING, rest, strict=True) if count}
+
+    async def arrive(
+        self,
+        run: RunRef,
+        step: str,
+        *,
+        mover: str,
+        cell: str = "",
+        departure: str = "",
+        writes: Sequence[Write] = (),
+        facts: Mapping[str, Any] | None = None,
+        held: int = -1,
+    ) -> tuple[str, str]:
+        """Takes one step of a run's arrival: the script's reply, and the departure by which the run is here."""
+        keys = self.keys
+        names = [keys.away(run), keys.run(run), keys.runs, keys.run_settings, keys.unacked, keys.results(run)]
+        names += (keys.departed(run), keys.answers(run), keys.dapo, keys.carrying, keys.paused_runs)
+        names += (keys.cancellable(run), keys.admit_bell, keys.draw_bell)
+        places = {key: place for place, key in enumerate(dict.fromkeys(each.key for each in writes), 1)}
+        raw, items = Raw(), []
+        for each in writes:
+            first = len(raw) + 2
+            raw.extend(each.words)
+            items.append((each.command, places[each.key], first, len(raw) + 1))
+        about = {
+            "run": run, "step": step, "cell": cell, "mover": mover, "id": departure, "ttl_ms": NOTED_MS, "bytes": held,
+            "facts": facts or {}, "items": items, "tokens": 1,
+        }  # fmt: skip
+        word, arrived = await self.call("arrive", [*names, *places], about, *raw)
+        return text(word), text(arrived)
+
+    async def vacate(self, run: RunRef, departure: str, keys: Sequence[str], *, last: bool = False) -> str:
+        """Removes keys of a run that has left, with `last` all but a note of its cell: `vacated` or `already`."""
+        about = {"id": departure, "last": last, "ttl_ms": NOTED_MS}
+        return text(await self.call("vacate", [self.keys.away(run), self.keys.departed(run), *keys], about))

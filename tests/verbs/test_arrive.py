@@ -1,0 +1,81 @@
+"""arrive: a run comes into a cell page by page, and nothing of it runs there before all of it has come."""
+
+import pytest
+
+from prorl_mq.errors import InvalidBatch, RunArriving
+from prorl_mq.schema.codec import decode
+from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.service.fsck.look import look
+from prorl_mq.store import moving, runs
+from prorl_mq.store.moving import Copied, RunPage
+from tests.support.queue import RUN, Queue
+from tests.verbs.lost import Act, case
+from tests.verbs.moved import MOVER, copied, departed, other, published
+
+pytestmark = pytest.mark.anyio
+
+
+@case("arrive", ("begun", ""))
+async def _(_queue: Queue) -> Act:
+    return lambda q: q.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+
+
+async def test_all_of_a_run_comes_and_its_results_name_their_blobs_here(queue: Queue) -> None:
+    await published(queue)
+    there = await other(queue)
+    [before] = await queue.results()
+    await there.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    departure = await departed(queue)
+    assert await copied(queue, there, departure) == "opened"
+    [after] = await there.results()
+    assert after.cursor == before.cursor
+    [sample] = decode(after.record, GroupRecord).samples
+    assert sample.trajectory is not None
+    assert sample.trajectory.startswith(there.keys.blobs(RUN))
+    assert await there.command("EXISTS", sample.trajectory) == 1
+    assert await runs.known(there.store) == [RUN]
+    report = await look(there.store)
+    assert report.violations == []
+
+
+async def test_nothing_of_it_is_written_to_but_by_its_move(queue: Queue) -> None:
+    await published(queue)
+    there = await other(queue)
+    assert await there.store.arrive(RUN, "begin", mover=MOVER, cell="a") == ("begun", "")
+    departure = await departed(queue)
+    page = await moving.page(queue.store, RUN, departure, "")
+    for _ in range(2):  # a page may be written again
+        more = RunPage(page.writes, "more", page.namespace)
+        assert await moving.take(there.store, RUN, MOVER, departure, more) == ("written", "")
+    batch, group = there.new("late", batch="late")
+    with pytest.raises(RunArriving):
+        await there.store.submit(batch, [group])
+    assert await runs.known(there.store) == []
+    assert await copied(queue, there, departure) == "opened"
+    assert len(await there.results()) == 1
+
+
+async def test_of_two_that_move_it_the_one_that_began_last_writes(queue: Queue) -> None:
+    await published(queue)
+    there = await other(queue)
+    await there.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    departure = await departed(queue)
+    await there.store.arrive(RUN, "begin", mover="another", cell="a")
+    assert await copied(queue, there, departure) == "stale"
+
+
+async def test_a_run_that_is_here_is_not_written_over(queue: Queue) -> None:
+    await queue.submit()
+    assert await queue.store.arrive(RUN, "begin", mover=MOVER, cell="a") == ("here", "")
+    assert (await queue.store.arrive(RUN, "open", mover=MOVER))[0] == "here"
+
+
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [("SET", f"run:{RUN}"), ("HSET", "run:acme:other"), ("HSET", f"pool:{RUN}"), ("HSET", "settings:tenants")],
+)
+async def test_a_page_writes_to_nothing_but_its_run(queue: Queue, command: str, key: str) -> None:
+    await queue.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    page = RunPage([Copied(command, key, [b"x", b"y"])], "more", "elsewhere")
+    with pytest.raises(InvalidBatch, match="is no part of run 'r'"):
+        await moving.take(queue.store, RUN, MOVER, "1", page)
