@@ -97,7 +97,7 @@ async def cancel(ids: Sequence[str]) -> None:
 
 async def kill(ids: Sequence[str]) -> None:
     """Ends tasks without the time that Slurm leaves them (KillWait): SIGKILL to the batch process, whose end is that
-    of its workers and their sandboxes. What runs then, Slurm counts as cancelled.
+    of its workers and their sandboxes. Slurm calls them cancelled, or failed where it hears of the end first.
     """
     await _scancel(["--signal=KILL", "--batch"], ids)
     await _scancel([], ids)
