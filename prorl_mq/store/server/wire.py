@@ -21,11 +21,7 @@ from redis.exceptions import ConnectionError, InvalidResponse, TimeoutError
 Command = tuple[Any, ...]
 Waiting = tuple["asyncio.Future[Any]", float]  # the reply, and by when it must have come
 NOTHING: Final = object()  # there is no whole reply yet
-<<<<<<< HEAD
-LONG_BYTES: Final = 64 << 10  # of one part of a command: longer ones take a connection of their own
-=======
 LONG_BYTES: Final = 64 << 10  # of one part of a command: a longer one takes a connection of its own
->>>>>>> speed
 SHORT: Final = frozenset({
     "EVALSHA", "EXISTS", "HEXISTS", "HGET", "HLEN", "HMGET", "INFO", "PING", "PTTL", "SCARD", "SISMEMBER", "STRLEN",
     "TIME", "TYPE", "XLEN", "ZCARD", "ZCOUNT", "ZRANK", "ZSCORE",
