@@ -1,6 +1,7 @@
 """arrive: a run comes into a cell page by page, and nothing of it runs there before all of it has come."""
 
 import pytest
+from redis.exceptions import ResponseError
 
 from prorl_mq.errors import InvalidBatch, RunArriving
 from prorl_mq.schema.codec import decode
@@ -79,3 +80,14 @@ async def test_a_page_writes_to_nothing_but_its_run(queue: Queue, command: str, 
     page = RunPage([Copied(command, key, [b"x", b"y"])], "more", "elsewhere")
     with pytest.raises(InvalidBatch, match="is no part of run 'r'"):
         await moving.take(queue.store, RUN, MOVER, "1", page)
+
+
+async def test_a_command_that_fails_fails_its_page(queue: Queue) -> None:
+    await queue.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    page = RunPage([Copied("ZADD", f"backlog:{RUN}", [b"no number", b"y"])], "more", "elsewhere")
+    with pytest.raises(ResponseError, match="not a valid float"):
+        await moving.take(queue.store, RUN, MOVER, "1", page)
+
+
+async def test_a_page_without_a_beginning_is_refused(queue: Queue) -> None:
+    assert await queue.store.arrive(RUN, "page", mover="") == ("stale", "")

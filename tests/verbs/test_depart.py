@@ -67,3 +67,9 @@ async def test_a_repeat_is_the_same_departure_and_a_run_that_is_not_here_cannot_
     await queue.submit()
     first = await queue.store.depart(RUN, "b", due_after="0-0")
     assert await queue.store.depart(RUN, "c", due_after="0-0") == first
+
+
+async def test_a_run_that_is_arriving_cannot_leave(queue: Queue) -> None:
+    await queue.store.arrive(RUN, "begin", mover="m", cell="a")
+    await queue.command("HSET", queue.keys.run(RUN), "seen", 1)
+    assert await queue.store.depart(RUN, "b", due_after="0-0") is None

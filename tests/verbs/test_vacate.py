@@ -38,6 +38,7 @@ async def test_a_run_that_has_come_back_is_not_removed_by_an_old_departure(queue
     await copied(queue, there, first)
     await moving.clear(queue.store, RUN, first)
     await queue.store.arrive(RUN, "begin", mover=MOVER, cell="b")
+    assert await queue.store.vacate(RUN, first, []) == "already"
     back = await departed(there)
     assert await copied(there, queue, back) == "opened"
     assert await queue.store.vacate(RUN, first, [queue.keys.run(RUN)]) == "already"

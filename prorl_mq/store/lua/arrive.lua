@@ -18,7 +18,7 @@ if A.step == 'begin' then
   if f[1] ~= 'arriving' then call('PEXPIRE', KEYS[1], A.ttl_ms) end  -- nothing of it is here yet
   return {'begun', ''}
 end
-if f[1] ~= 'arriving' or f[2] ~= A.mover then return {'stale', ''} end
+if f[2] ~= A.mover then return {'stale', ''} end  -- a run that has gone has none
 if A.step == 'page' then
   call('PERSIST', KEYS[1])
   for _, item in ipairs(A.items) do
