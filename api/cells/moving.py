@@ -89,6 +89,7 @@ class Mover:
                 if busy.status != 409 or monotonic() > give_up:
                     raise
                 await asyncio.sleep(TRY_S)
+                await self._arrived(to, source, "")  # which expects the run for a minute
                 continue
             if told["cell"] != to.name:
                 raise Problem(409, f"run {self._run!r} has left for {told['cell']}: move it there first")

@@ -9,6 +9,7 @@ from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.service.fsck.look import look
 from prorl_mq.store import moving, runs
 from prorl_mq.store.moving import Copied, RunPage
+from prorl_mq.store.verbs.moves import BEGUN_MS, NOTED_MS
 from tests.support.queue import RUN, Queue
 from tests.verbs.lost import Act, case
 from tests.verbs.moved import MOVER, copied, departed, other, published
@@ -87,6 +88,23 @@ async def test_a_command_that_fails_fails_its_page(queue: Queue) -> None:
     page = RunPage([Copied("ZADD", f"backlog:{RUN}", [b"no number", b"y"])], "more", "elsewhere")
     with pytest.raises(ResponseError, match="not a valid float"):
         await moving.take(queue.store, RUN, MOVER, "1", page)
+
+
+async def test_a_run_of_which_nothing_comes_is_soon_expected_no_more(queue: Queue) -> None:
+    """Each `begin` prolongs that, the first page makes it last, and a note of where the run has gone outlives it."""
+    away = queue.keys.away(RUN)
+    await queue.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    assert 0 < await queue.command("PTTL", away) <= BEGUN_MS
+    await queue.command("PEXPIRE", away, 1_000)
+    await queue.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    assert await queue.command("PTTL", away) > 1_000
+    await moving.take(queue.store, RUN, MOVER, "1", RunPage([], "more", "elsewhere"))
+    await queue.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    assert await queue.command("PTTL", away) == -1
+    await queue.command("HSET", away, "way", "gone")
+    await queue.command("PEXPIRE", away, NOTED_MS)
+    await queue.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    assert await queue.command("PTTL", away) > BEGUN_MS
 
 
 async def test_a_page_without_a_beginning_is_refused(queue: Queue) -> None:

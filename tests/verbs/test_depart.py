@@ -5,7 +5,7 @@ import pytest
 from prorl_mq.errors import RunMoved
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import moving
-from prorl_mq.store.verbs.moves import Left
+from prorl_mq.store.verbs.moves import DepartedRun
 from tests.support.queue import RUN, Queue
 from tests.verbs.lost import Act, case
 from tests.verbs.moved import departed, published
@@ -20,7 +20,7 @@ async def _(queue: Queue) -> Act:
 
     async def act(q: Queue) -> str:
         left = await q.store.depart(RUN, "b", due_after="0-0")
-        assert isinstance(left, Left)
+        assert isinstance(left, DepartedRun)
         return left.cell
 
     return act
@@ -54,10 +54,13 @@ async def test_what_comes_after_it_is_refused_and_names_the_cell(queue: Queue) -
         queue.store.withdraw(RUN, {waits.ref: batch.ref}, "cancel"),
         queue.store.halt(batch.ref, "cancelled"),
         queue.store.ack(RUN, []),
+        queue.store.hold_run(RUN, 1 << 50),
+        queue.store.retire_run(RUN, idle_ms=0),
     ):
         with pytest.raises(RunMoved, match="is in cell b") as refused:
             await late
         assert refused.value.cell == "b"
+    assert await queue.command("ZCARD", queue.keys.paused_runs) == 0
     for key in (queue.keys.results(RUN), queue.keys.cancellable(RUN)):
         assert await queue.command("EXISTS", key) == 0, "its trainer could still write to it"
 

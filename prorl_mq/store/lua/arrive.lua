@@ -15,7 +15,9 @@ if here then return {'here', call('HGET', KEYS[2], 'arrived') or ''} end
 if f[1] == 'left' then return {'left', ''} end
 if A.step == 'begin' then
   call('HSET', KEYS[1], 'way', 'arriving', 'cell', A.cell, 'mover', A.mover)
-  if f[1] ~= 'arriving' then call('PEXPIRE', KEYS[1], A.ttl_ms) end  -- nothing of it is here yet
+  local lasts_ms = call('PTTL', KEYS[1])
+  -- Nothing of it is here yet, so that a caller who gives up is soon forgotten. A note of where it had gone lasts on.
+  if not f[1] or lasts_ms >= 0 and lasts_ms <= A.ttl_ms then call('PEXPIRE', KEYS[1], A.ttl_ms) end
   return {'begun', ''}
 end
 if f[2] ~= A.mover then return {'stale', ''} end  -- a run that has gone has none

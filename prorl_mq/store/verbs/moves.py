@@ -8,6 +8,7 @@ from prorl_mq.store.core import DAY_MS, Core, Raw, Repeat, text, texts
 
 DUE_AT_ONCE: Final = 1_000  # entries that one script looks through
 NOTED_MS: Final = 30 * DAY_MS  # how long it is noted where a run has gone
+BEGUN_MS: Final = 60_000  # how long a run is expected of which nothing has come; each `begin` prolongs it
 HELD_MS: Final = 10_000  # how long nothing of a run begins after somebody has asked it to leave
 WAITING: Final = ("jobs", "verdicts", "messages on its intake", "cancels", "groups for the archive")
 
@@ -20,7 +21,7 @@ class Write(NamedTuple):
     words: Sequence[bytes]
 
 
-class Left(NamedTuple):
+class DepartedRun(NamedTuple):
     """A run that has left for a cell, by the departure with that id."""
 
     id: str
@@ -36,7 +37,7 @@ class MoveVerbs(Core):
         await self.write("ZREMRANGEBYSCORE", self.keys.leaving, "-inf", now_ms, repeat=Repeat.SAME)
         await self.write("ZADD", self.keys.leaving, now_ms + HELD_MS, run, repeat=Repeat.SAME)
 
-    async def depart(self, run: RunRef, cell: str, *, due_after: str) -> Left | Mapping[str, int] | None:
+    async def depart(self, run: RunRef, cell: str, *, due_after: str) -> DepartedRun | Mapping[str, int] | None:
         """Ends a run here if nothing of it is in flight, else what is; None where there is no such run."""
         keys = self.keys
         names = [keys.away(run), keys.run(run), keys.runs, keys.run_settings, keys.unacked, keys.in_flight, keys.due]
@@ -53,7 +54,7 @@ class MoveVerbs(Core):
         }
         word, *rest = await self.call("depart", names, about)
         if word == b"left":
-            return Left(*texts(rest))
+            return DepartedRun(*texts(rest))
         return None if word == b"gone" else {name: count for name, count in zip(WAITING, rest, strict=True) if count}
 
     async def arrive(
@@ -80,7 +81,7 @@ class MoveVerbs(Core):
             raw.extend(each.words)
             items.append((each.command, places[each.key], first, len(raw) + 1))
         about = {
-            "run": run, "step": step, "cell": cell, "mover": mover, "id": departure, "ttl_ms": NOTED_MS, "bytes": held,
+            "run": run, "step": step, "cell": cell, "mover": mover, "id": departure, "ttl_ms": BEGUN_MS, "bytes": held,
             "facts": facts or {}, "items": items, "tokens": 1,
         }  # fmt: skip
         word, arrived = await self.call("arrive", [*names, *places], about, *raw)
