@@ -41,7 +41,7 @@ MAKE: Final = ("POST", "/v1/batches")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MoveOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The cell that a run is to be in; how long its jobs in flight are waited for."""
 
     cell: str
@@ -74,7 +74,7 @@ class Router:
         """Moves a run to another cell, when nothing of it is in flight."""
         with Holding(_caller(request)) as holding:
             try:
-                order = decode_json(await self._body(request, holding), Move)
+                order = decode_json(await self._body(request, holding), MoveOrder)
             except Misfit as error:
                 raise Problem(422, str(error), field=error.field) from None
         to = self.directory.cells.get(order.cell) or _no_cell(order.cell, self.cells)

@@ -14,10 +14,10 @@ from prorl_mq.errors import Conflict, InvalidBatch, NotFound
 from prorl_mq.rules.reach import ANY
 from prorl_mq.schema.ids import RunRef, public
 from prorl_mq.schema.messages import Name
-from prorl_mq.store import moving
-from prorl_mq.store.moving import RunPage
+from prorl_mq.store.moves import moving
+from prorl_mq.store.moves.moving import RunPage
 from prorl_mq.store.store import Store
-from prorl_mq.store.verbs.moves import Left
+from prorl_mq.store.verbs.moves import DepartedRun
 
 PAGE_BYTES: Final = 256 << 20
 
@@ -56,7 +56,7 @@ class Arriving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoveStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a step. `id`: the departure by which the run is here."""
+    """The outcome of a step. `id`: the departure by which the run is here."""
 
     state: str
     id: str = ""
@@ -71,7 +71,7 @@ def _operator(request: Request) -> None:
 
 @operation("GET", "/v1/runs/{run}/departure")
 async def departure_of_run(store: Store, run: RunRef) -> Departure:
-    """Whether a run has left for another cell, and its keys are still here. For the router."""
+    """The departure of a run that has left for another cell, while its keys are still here. For the router."""
     found = await moving.left(store, run)
     if found is None:
         raise NotFound(f"run {public(run)!r} is not leaving")
@@ -83,7 +83,7 @@ async def depart_run(request: Request, store: Store, run: RunRef, departing: Dep
     """Have a run leave for another cell: nothing of it begins for ten seconds, and 409 says what is still in flight."""
     _operator(request)
     found = await moving.depart(store, run, departing.cell)
-    if not isinstance(found, Left):
+    if not isinstance(found, DepartedRun):
         what = ", ".join(f"{count} {name}" for name, count in found.items())
         raise Conflict(f"run {public(run)!r} cannot leave yet, in flight are: {what}. Move it again, with more time")
     return Departure(id=found.id, cell=found.cell)

@@ -2,9 +2,9 @@
 
 from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome, Stage
-from prorl_mq.store import moving
 from prorl_mq.store.layout.keys import Keys
-from prorl_mq.store.verbs.moves import Left
+from prorl_mq.store.moves import moving
+from prorl_mq.store.verbs.moves import DepartedRun
 from tests.support.queue import RUN, Queue, record
 from tests.verbs.places import JOB
 
@@ -31,7 +31,7 @@ async def published(queue: Queue) -> None:
 async def departed(queue: Queue) -> str:
     """The run has left for `b`: the departure."""
     left = await moving.depart(queue.store, RUN, "b")
-    assert isinstance(left, Left), left
+    assert isinstance(left, DepartedRun), left
     return left.id
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from prorl_mq.errors import RunMoved
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store import moving
-from prorl_mq.store.verbs.moves import Left
+from prorl_mq.store.moves import moving
+from prorl_mq.store.verbs.moves import DepartedRun
 from tests.support.queue import RUN, Queue
 from tests.verbs.lost import Act, case
 from tests.verbs.moved import departed, published
@@ -20,7 +20,7 @@ async def _(queue: Queue) -> Act:
 
     async def act(q: Queue) -> str:
         left = await q.store.depart(RUN, "b", due_after="0-0")
-        assert isinstance(left, Left)
+        assert isinstance(left, DepartedRun)
         return left.cell
 
     return act

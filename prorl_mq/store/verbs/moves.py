@@ -20,7 +20,7 @@ class Write(NamedTuple):
     words: Sequence[bytes]
 
 
-class Left(NamedTuple):
+class DepartedRun(NamedTuple):
     """A run that has left for a cell, by the departure with that id."""
 
     id: str
@@ -36,7 +36,7 @@ class MoveVerbs(Core):
         await self.write("ZREMRANGEBYSCORE", self.keys.leaving, "-inf", now_ms, repeat=Repeat.SAME)
         await self.write("ZADD", self.keys.leaving, now_ms + HELD_MS, run, repeat=Repeat.SAME)
 
-    async def depart(self, run: RunRef, cell: str, *, due_after: str) -> Left | Mapping[str, int] | None:
+    async def depart(self, run: RunRef, cell: str, *, due_after: str) -> DepartedRun | Mapping[str, int] | None:
         """Ends a run here if nothing of it is in flight, else what is; None where there is no such run."""
         keys = self.keys
         names = [keys.away(run), keys.run(run), keys.runs, keys.run_settings, keys.unacked, keys.in_flight, keys.due]
@@ -53,7 +53,7 @@ class MoveVerbs(Core):
         }
         word, *rest = await self.call("depart", names, about)
         if word == b"left":
-            return Left(*texts(rest))
+            return DepartedRun(*texts(rest))
         return None if word == b"gone" else {name: count for name, count in zip(WAITING, rest, strict=True) if count}
 
     async def arrive(

@@ -14,12 +14,12 @@ from prorl_mq.schema.ids import RunRef, public, tenant_of
 from prorl_mq.schema.intake import REPORT_FIELD, RESULT_FIELD, TRAINERS
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store.audit.reads import MOVING, pages
-from prorl_mq.store.away import elsewhere
+from prorl_mq.store.moves.away import elsewhere
 from prorl_mq.store.payloads import reading
 from prorl_mq.store.payloads.name import WITHIN
 from prorl_mq.store.results import owned_bytes
 from prorl_mq.store.store import Store
-from prorl_mq.store.verbs.moves import Left, Write
+from prorl_mq.store.verbs.moves import DepartedRun, Write
 
 PAGE_BYTES: Final = 2 << 20
 PIECE: Final = 256  # members, fields or entries that are read together
@@ -52,10 +52,10 @@ class RunPage(msgspec.Struct, frozen=True):
     facts: dict[str, Any] | None = None
 
 
-async def left(store: Store, run: RunRef) -> Left | None:
+async def left(store: Store, run: RunRef) -> DepartedRun | None:
     """The departure by which a run has left, while its keys are here."""
     way, departure, cell = await store.read("HMGET", store.keys.away(run), "way", "id", "cell")
-    return Left(departure.decode(), cell.decode()) if way == b"left" else None
+    return DepartedRun(departure.decode(), cell.decode()) if way == b"left" else None
 
 
 async def where(store: Store, run: RunRef) -> RunMoved | RunArriving | None:
@@ -64,7 +64,7 @@ async def where(store: Store, run: RunRef) -> RunMoved | RunArriving | None:
     return elsewhere(run, way.decode(), cell.decode()) if way else None
 
 
-async def depart(store: Store, run: RunRef, cell: str) -> Left | Mapping[str, int]:
+async def depart(store: Store, run: RunRef, cell: str) -> DepartedRun | Mapping[str, int]:
     """Holds a run's admission for some seconds and ends it here if nothing of it is in flight, else what is.
 
     Raises `NotFound`.
