@@ -194,7 +194,7 @@ def returning(make: Callable[[Work], Any]) -> Act:
 async def test_an_end_that_cannot_be_said_ends_the_attempt_by_that(
     queue: Queue, settings: RedisSettings, act: Act, said: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """DepartedRun to its lease, such a job came back to its worker undone, was given back, and failed so without end."""
+    """Left to its lease, such a job came back to its worker undone, was given back, and failed so without end."""
     caplog.set_level(logging.CRITICAL, "workers")  # a report of the test cannot be sent with such text, either
     good = await queue.admitted("good", batch="b1")
     [ref] = await queue.admitted("bad", batch="b2", limits=Limits(max_attempts=2, backoff_ms=1))
