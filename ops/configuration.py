@@ -18,6 +18,7 @@ import slurm.__main__
 import slurm.api_task
 import slurm.backend_task
 import slurm.redis_task
+import slurm.supervisor.task
 import slurm.task
 import workers.__main__
 import workers.inference.__main__
@@ -59,6 +60,7 @@ PROGRAMS: Final[Mapping[str, Settings | Mapping[str, SubCommand]]] = {
     "python -m slurm.redis_task": slurm.redis_task.SETTINGS,
     "python -m slurm.api_task": slurm.api_task.SETTINGS,
     "python -m slurm.backend_task": slurm.backend_task.SETTINGS,
+    "python -m slurm.supervisor.task": slurm.supervisor.task.SETTINGS,
     "python -m prorl_mq.dashboard": prorl_mq.dashboard.settings.SETTINGS,
     "python -m prorl_mq.store.server.acl": acl.SETTINGS,
     "python -m prorl_mq.store.scripts": scripts.SETTINGS,

@@ -90,6 +90,7 @@ def make_tokenizer(vision: bool = False) -> Any:
         clean_up_tokenization_spaces=False,
     )
     seeing = TEMPLATE.replace("message.content + '<|im", "said(message.content) + '<|im")
+    seeing = seeing.replace("message.content + '\\n</tool", "said(message.content) + '\\n</tool")
     tokenizer.chat_template = IN_PARTS + seeing if vision else TEMPLATE
     return tokenizer
 

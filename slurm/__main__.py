@@ -20,11 +20,12 @@ from prorl_mq.settings import Setting, SubCommand, add_commands
 from slurm import commands, demand, spec_file
 from slurm.crew import Stopping, say
 from slurm.deployed import prepare, store_of, submitting, tasks
-from slurm.report import StatusReport, notes, report
+from slurm.report import StatusReport, notes, past, report
 from slurm.script import BatchScript, array_script, scripts
-from slurm.spec import Deployment
+from slurm.spec import WATCH, Deployment
+from slurm.supervisor import history, places
+from slurm.supervisor.watch import Watch
 from slurm.tasks import SlurmTask
-from slurm.watch import Watch
 
 LOOK_S: Final = 1.0  # between looks at Slurm while waiting for tasks to end
 Command = Callable[[Deployment, argparse.Namespace], Coroutine[Any, Any, int]]
@@ -71,8 +72,10 @@ async def _submit(deployment: Deployment, given: argparse.Namespace) -> int:
             print(f"{script.name}: {await commands.submit(script.text, test_only=True)}")
         return 0
     prepare(deployment)
-    with submitting(deployment):
+    async with submitting(deployment):
         there = Counter(task.job for task in await tasks(deployment) if task.waiting or task.working)
+        if any(script.name == WATCH for script in chosen):
+            places.lock(deployment).reopen()
         for script in chosen:
             if not there[script.name]:
                 print(f"{script.name}: {await commands.submit(script.text)}", flush=True)
@@ -85,7 +88,7 @@ async def _submit(deployment: Deployment, given: argparse.Namespace) -> int:
 
 async def _status(deployment: Deployment, given: argparse.Namespace) -> int:
     found, nodes = await tasks(deployment), await commands.nodes()
-    seen, trouble, kept = None, "", ""
+    seen, trouble, kept, events = None, "", "", history.read(places.directory(deployment.shared))
     try:
         async with store_of(deployment, "viewer", name="prorl-slurm", outage_ms=2_000) as store:
             seen = await demand.read(store)
@@ -94,10 +97,12 @@ async def _status(deployment: Deployment, given: argparse.Namespace) -> int:
         trouble = str(error)
     if given.json:
         said = StatusReport(tasks=found, nodes=nodes, redis=seen, trouble=trouble, payloads=kept,
-                    notes=notes(deployment, found, nodes, seen))  # fmt: skip
+                    notes=notes(deployment, found, nodes, seen), history=events)  # fmt: skip
         print(msgspec.json.encode(said).decode())
     else:
         print(report(deployment, found, nodes, seen, trouble) + (f"\n\npayloads: {kept}" if kept else ""))
+        if events:
+            print(f"\n{past(events)}")
     return 0
 
 
@@ -108,12 +113,16 @@ async def _scale(deployment: Deployment, given: argparse.Namespace) -> int:
         print(f"{given.array}: {await commands.submit(array_script(deployment, given.array, given.add).text)}")
         return 0
     with Stopping() as stopping:
-        await Watch(deployment).run(stopping, once=not given.watch)
+        await Watch(lambda: deployment).run(stopping, once=not given.watch)
     return 0
 
 
 async def _drain(deployment: Deployment, given: argparse.Namespace) -> int:
-    """Withdraws waiting tasks; running ones finish what they have. Without names only workers are drained."""
+    """Withdraws waiting tasks; running ones finish what they have. Without names only workers are drained, and the
+    supervisor that is a job ends: it would ask for others.
+    """
+    if not given.names:
+        await _end_watch(deployment)
     found = _tasks_named(deployment, await tasks(deployment), given.names or list(deployment.arrays))
     waiting = [task.id for task in found if task.waiting]
     working = [task.id for task in found if task.working]
@@ -127,10 +136,26 @@ async def _drain(deployment: Deployment, given: argparse.Namespace) -> int:
     return 0
 
 
+async def _end_watch(deployment: Deployment) -> None:
+    """Ends the chain of supervisors. One that just acts is waited for, and acts no more."""
+    if deployment.watch is None or not places.submitted(deployment):
+        return
+    async with places.lock(deployment).taken():
+        if chain := [task.id for task in await _alive(deployment) if task.job == WATCH]:
+            await commands.cancel(chain)
+            say(f"the supervisor has been ended: `submit {WATCH}` starts it again")
+
+
 async def _cancel(deployment: Deployment, given: argparse.Namespace) -> int:
+    if not given.names or WATCH in given.names:
+        await _end_watch(deployment)
     found = _tasks_named(deployment, await _alive(deployment), given.names)
-    if found:
-        await commands.cancel([task.id for task in found])
+    workers = [task.id for task in found if task.working and task.job in deployment.arrays]
+    others = [task.id for task in found if task.id not in workers]
+    if workers:
+        await commands.kill(workers)
+    if others:
+        await commands.cancel(others)  # Redis and the API close what they have open
     say(f"{len(found)} cancelled; accepted jobs stay in Redis")
     return 0
 

@@ -4,12 +4,13 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from prorl_mq.errors import NotFound
 from prorl_mq.process.children import Program
+from prorl_mq.process.ports import free_port
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.service.backends import Registrar
 from prorl_mq.settings import Setting, add
@@ -28,7 +29,7 @@ SETTINGS: Final = (
     Setting("--pool", "the pool that it joins", default="policy"),
     Setting("--health", "path that answers 200 when the server is ready", default="/health"),
     INTERFACE,
-    Setting("command", "after --; {host}, {port} and $NAMES of the environment are filled in", nargs="+"),
+    Setting("command", "after --; {host}, {port}, {master_port} and $NAMES are filled in", nargs="+"),
 )
 START_S: Final = 1800.0  # large models load slowly
 DRAIN_S: Final = 30.0
@@ -71,7 +72,8 @@ async def serve(given: argparse.Namespace) -> int:
     await located(settings)
 
     def program(port: int) -> Program:
-        words = [word.replace("{host}", address).replace("{port}", str(port)) for word in given.command]
+        filled = {"{host}": address, "{port}": str(port), "{master_port}": str(free_port(address))}
+        words = [_filled(word, filled) for word in given.command]
         return Program(name="backend", argv=[os.path.expandvars(word) for word in words])
 
     redis = connect(settings)
@@ -82,6 +84,12 @@ async def serve(given: argparse.Namespace) -> int:
             return await served.run(stopping, member.join, member.leave)
     finally:
         await redis.aclose()
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(name, value)
+    return word
 
 
 def main(argv: Sequence[str] | None = None) -> int:

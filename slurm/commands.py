@@ -31,6 +31,7 @@ SHORT: Final = {
     "t": "time",
     "p": "partition",
     "A": "account",
+    "N": "nodes",
 }
 AT_ONCE: Final = 500  # tasks in one command line
 
@@ -91,6 +92,14 @@ async def drain(ids: Sequence[str]) -> None:
 
 async def cancel(ids: Sequence[str]) -> None:
     """Ends tasks, running or not."""
+    await _scancel([], ids)
+
+
+async def kill(ids: Sequence[str]) -> None:
+    """Ends tasks without the time that Slurm leaves them (KillWait): SIGKILL to the batch process, whose end is that
+    of its workers and their sandboxes. Slurm calls them cancelled, or failed where it hears of the end first.
+    """
+    await _scancel(["--signal=KILL", "--batch"], ids)
     await _scancel([], ids)
 
 

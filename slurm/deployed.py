@@ -1,9 +1,8 @@
 """The running part of a deployment: its directory, its Redis, its jobs in Slurm."""
 
 import contextlib
-import fcntl
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from prorl_mq.errors import ConfigurationError
@@ -19,6 +18,8 @@ from slurm.layout import job_names, logs, role_file
 from slurm.layout import rendezvous as rendezvous_directory
 from slurm.script import scripts
 from slurm.spec import Deployment
+from slurm.supervisor import places
+from slurm.supervisor.lock import exclusive
 from slurm.tasks import SlurmTask
 
 FOREIGN_ROLES = ("worker", "eval", "ingress", "viewer")
@@ -32,6 +33,7 @@ def prepare(deployment: Deployment) -> None:
         if not directory.exists():  # one of an earlier release may still run workers that know no payloads in files
             directory.mkdir(parents=True, mode=0o700)
             (directory / PAYLOADS).mkdir(mode=0o700)
+        places.keep(deployment)
     except OSError as error:
         raise ConfigurationError(f"{error.filename} cannot be created: {error.strerror}; set `shared`") from None
     redis = deployment.redis
@@ -39,11 +41,10 @@ def prepare(deployment: Deployment) -> None:
         _publish_foreign(directory, redis.url)
 
 
-@contextlib.contextmanager
-def submitting(deployment: Deployment) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def submitting(deployment: Deployment) -> AsyncIterator[None]:
     """Two that submit one deployment at a time do so one after the other, so that the second sees the first's jobs."""
-    with (Path(logs(deployment)) / "submit.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    async with exclusive(places.guard(deployment)):
         yield
 
 

@@ -1,5 +1,6 @@
 """`prorl-slurm status`: what Slurm says, what Redis says, and what follows where the two differ."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -11,18 +12,10 @@ from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
 from slurm.layout import job_name, logs
 from slurm.spec import Deployment, TaskKind
+from slurm.supervisor.history import BAD_NODES, PastEvent
 from slurm.tasks import Member, SlurmTask, task_of
 
-ENDS: Final = {
-    "TIMEOUT": "it reached its time limit",
-    "NODE_FAIL": "its node failed",
-    "PREEMPTED": "it was pre-empted",
-    "OUT_OF_MEMORY": "it used more memory than it requested",
-    "FAILED": "it failed",
-    "BOOT_FAIL": "its node did not start",
-    "DEADLINE": "it reached its deadline",
-}
-BAD_NODES: Final = ("down", "drain", "fail", "maint", "unknown")
+HISTORY: Final = 20  # events in the text; the JSON has them all
 WORKERS: Final = {TaskKind.NODE: 2, TaskKind.INIT: 1, TaskKind.RUN: 1, TaskKind.EVAL: 1}
 
 
@@ -35,6 +28,7 @@ class StatusReport(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str
     payloads: str
     notes: Sequence[str]
+    history: Sequence[PastEvent]
 
 
 def report(
@@ -51,6 +45,13 @@ def report(
         parts.append(_stages(demand))
     told = notes(deployment, tasks, nodes, demand)
     return "\n\n".join([*parts, *(["\n".join(told)] if told else [])])
+
+
+def past(events: Sequence[PastEvent]) -> str:
+    """A table of what was lost and what was done about it, the newest last; times in UTC."""
+    rows = [(time.strftime("%m-%d %H:%M:%S", time.gmtime(each.at)), each.about, each.text) for each in events]
+    more = f"; {len(rows) - HISTORY} older ones with --json" if len(rows) > HISTORY else ""
+    return f"history (UTC{more})\n{table(('time', 'about', 'what'), rows[-HISTORY:])}"
 
 
 def notes(
@@ -78,9 +79,8 @@ def _of_task(
     log = f"{logs(deployment)}/{job_name(deployment, task.job)}-{task.id}.log"
     mine = [worker for member, found in workers.items() if member.task == task.id for worker in found]
     if task.failed:
-        end = ENDS.get(task.state, f"it ended as {task.state}")
         after = "its jobs continue elsewhere" if array else "`scale` or `submit` starts it again"
-        return [f"{task.id} ({task.job}): {end}; {after}; its log is {log}"]
+        return [f"{task.id} ({task.job}): {task.end}; {after}; its log is {log}"]
     if array is None or not asked:
         return []
     if task.working and not mine and task.run_s >= deployment.scale.start_s:

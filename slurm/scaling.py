@@ -12,11 +12,9 @@ import msgspec
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
-from slurm.spec import Array, Deployment, Job, TaskKind
-from slurm.tasks import SlurmTask, clock_s, limit_s, task_of
+from slurm.spec import WATCH, Array, Deployment, Job, TaskKind
+from slurm.tasks import SlurmTask, ahead_s, clock_s, task_of
 
-AHEAD_S = 600.0  # how long before its limit a server's successor is asked for: so long,
-AHEAD = 0.1  # or such a share of the limit if that is more, and half of it at most
 FAILURES = 3  # tasks that ended badly, with no worker alive, until an array is asked for no more; so of a server,
 YOUNG_S = 60  # whose tasks have ended so soon
 
@@ -54,9 +52,8 @@ def servers(deployment: Deployment, tasks: Sequence[SlurmTask]) -> dict[str, int
     soon end by their time limit, so that the next one is there before.
     """
     lacking, fail = {}, failing(deployment, tasks)
-    for name, (job, count) in _servers(deployment).items():
-        ahead_s = min(limit_s(job.time) / 2, max(AHEAD_S, limit_s(job.time) * AHEAD))
-        lasting = [task for task in tasks if task.job == name and (task.waiting or _lasts(task, ahead_s))]
+    for name, (job, count) in named(deployment).items():
+        lasting = [task for task in tasks if task.job == name and (task.waiting or _lasts(task, ahead_s(job.time)))]
         if len(lasting) < count and name not in fail:
             lacking[name] = count - len(lasting)
     return lacking
@@ -67,7 +64,8 @@ def failing(deployment: Deployment, tasks: Sequence[SlurmTask]) -> set[str]:
     these tasks they are not asked for.
     """
     found = set()
-    for name, (_, count) in _servers(deployment).items():
+    counts = {name: count for name, (_, count) in named(deployment).items()} | {WATCH: 1}
+    for name, count in counts.items():
         mine = [task for task in tasks if task.job == name]
         failed = sum(task.failed and task.run_s < YOUNG_S for task in mine)
         if failed >= FAILURES * count and not any(task.working for task in mine):
@@ -75,8 +73,8 @@ def failing(deployment: Deployment, tasks: Sequence[SlurmTask]) -> set[str]:
     return found
 
 
-def _servers(deployment: Deployment) -> dict[str, tuple[Job, int]]:
-    """Each with how many of it there should be."""
+def named(deployment: Deployment) -> dict[str, tuple[Job, int]]:
+    """Servers by name, each with how many of it there should be."""
     found: dict[str, tuple[Job, int]] = {}
     if deployment.redis is not None and deployment.redis.url is None:
         found["redis"] = deployment.redis, 1
@@ -85,10 +83,10 @@ def _servers(deployment: Deployment) -> dict[str, tuple[Job, int]]:
     return found | {name: (backend, backend.count) for name, backend in deployment.backends.items()}
 
 
-def _lasts(task: SlurmTask, ahead_s: float) -> bool:
+def _lasts(task: SlurmTask, longer_s: float) -> bool:
     """It runs, and its limit is not near."""
     left_s = clock_s(task.left)
-    return task.working and (left_s is None or left_s > ahead_s)
+    return task.working and (left_s is None or left_s > longer_s)
 
 
 def jobs(demand: Demand, kind: TaskKind) -> int:

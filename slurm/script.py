@@ -4,6 +4,7 @@ Each script ends by becoming its program (`exec`), so that Slurm's signal to the
 it: a shell in between would die of the signal and leave the program behind.
 """
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -11,8 +12,8 @@ from typing import Final
 import msgspec
 
 from slurm.layout import job_name, logs, node_directory, rendezvous
-from slurm.spec import ApiJob, Array, AtSignal, Backend, Deployment, Job, RedisJob
-from slurm.tasks import limit_s
+from slurm.spec import WATCH, ApiJob, Array, AtSignal, Backend, Deployment, Job, RedisJob, WatchJob
+from slurm.tasks import ahead_s, limit_s
 
 SIGNALS: Final = {AtSignal.EXIT: "TERM", AtSignal.REQUEUE: "USR1"}
 SPARE_S: Final = 30  # of the warning time is left for giving back what did not finish
@@ -37,13 +38,23 @@ def scripts(deployment: Deployment) -> list[BatchScript]:
         made.append(_server(deployment, "api", deployment.api, _api(deployment, deployment.api)))
     made += [backend_script(deployment, name, backend.count) for name, backend in deployment.backends.items()]
     made += [array_script(deployment, name, array.count) for name, array in deployment.arrays.items()]
-    return made
+    return [*made, *([watch_script(deployment)] if deployment.watch is not None else [])]
 
 
 def backend_script(deployment: Deployment, name: str, count: int) -> BatchScript:
     """`count` backends of one kind, of which `scale` asks for those that are lacking."""
     backend = deployment.backends[name]
     return _server(deployment, name, backend, _backend(deployment, backend), array=f"0-{count - 1}")
+
+
+def watch_script(deployment: Deployment, after: str = "") -> BatchScript:
+    """A supervisor; the successor of the job `after` begins when that one ends, or shortly before its limit."""
+    job = deployment.watch or WatchJob()
+    early = ""
+    if (limit := limit_s(job.time)) != math.inf:
+        early = f"after:{after}+{max(1, int((limit - ahead_s(job.time)) / 60))}?"
+    options = {"dependency": f"{early}afterany:{after}"} if after else {}
+    return _server(deployment, WATCH, job, ["-m", "slurm.supervisor.task", "--shared", deployment.shared], **options)
 
 
 def array_script(deployment: Deployment, name: str, count: int) -> BatchScript:
@@ -58,11 +69,13 @@ def array_script(deployment: Deployment, name: str, count: int) -> BatchScript:
 
 
 def _server(deployment: Deployment, name: str, job: Job, program: Sequence[str], **options: str) -> BatchScript:
-    options["signal"] = f"B:TERM@{round(min(SERVER_WARN_S, limit_s(job.time) / 4))}"
+    signal = "USR1" if job is deployment.redis else "TERM"  # Redis serves until another can take over
+    options["signal"] = f"B:{signal}@{round(min(SERVER_WARN_S, limit_s(job.time) / 4))}"
     return BatchScript(name=name, text=_text(deployment, name, job, options, program))
 
 
 def _text(deployment: Deployment, name: str, job: Job, options: Mapping[str, str], program: Sequence[str]) -> str:
+    nodes = job.nodes if isinstance(job, Backend) else 1
     output = "%x-%A_%a.log" if "array" in options else "%x-%j.log"
     said = {
         "job-name": job_name(deployment, name),
@@ -70,7 +83,9 @@ def _text(deployment: Deployment, name: str, job: Job, options: Mapping[str, str
         "partition": job.partition,
         "account": job.account,
         "time": job.time,
-        "ntasks": "1",
+        "nodes": str(nodes) if nodes > 1 else None,
+        "ntasks": str(nodes),
+        "ntasks-per-node": "1" if nodes > 1 else None,
         "cpus-per-task": str(job.cpus),
         "mem": job.memory,
         "gres": job.gres,
@@ -92,6 +107,8 @@ def _environment(deployment: Deployment) -> Iterator[str]:
     """The state lies on the node, in one place for all tasks of the deployment there: they share its sandboxes."""
     yield f"export PRORL_NAMESPACE={shlex.quote(deployment.namespace)}"
     yield f"export PRORL_LEASE_MS={deployment.lease_ms}"
+    tools = shlex.quote(f"{deployment.shared}/tools")
+    yield f'if [ -z "${{PRORL_SANDBOX_TOOLS:-}}" ] && [ -d {tools} ]; then export PRORL_SANDBOX_TOOLS={tools}; fi'
     place = node_directory(deployment.name, deployment.shared)
     yield f'export PRORL_STATE="{deployment.scratch}/prorl-$UID/{place}/$SLURMD_NODENAME"'
 
@@ -119,7 +136,12 @@ def _api(deployment: Deployment, job: ApiJob) -> list[str]:
 
 def _backend(deployment: Deployment, job: Backend) -> list[str]:
     argv = ["-m", "slurm.backend_task", "--rendezvous", rendezvous(deployment), "--pool", job.pool]
-    command = [deployment.python or "python3" if word == "{python}" else word for word in job.command]
+    python = deployment.python or "python3"
+    command, others = ([python if word == "{python}" else word for word in each] for each in (job.command, job.others))
+    if job.nodes > 1:
+        srun = ["srun", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1", "--overlap"]
+        srun += [f"--cpus-per-task={job.cpus}", "--kill-on-bad-exit=1"]
+        command = [*srun, python, "-P", "-m", "slurm.servers.rank", shlex.join(command), shlex.join(others)]
     return [*argv, "--health", job.health, *_interface(job.interface), "--", *command]
 
 

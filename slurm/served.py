@@ -1,6 +1,7 @@
 """A server that this task runs: on a free port, published when it is ready, restarted when it ends."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import httpx
@@ -51,7 +52,9 @@ class Served:
         self._grace_s = grace_s
 
     async def run(self, stopping: Stopping, announce: Announce, withdraw: Announce) -> int:
-        """Until a signal; `withdraw` is awaited before the server is told to end. The exit code of the task."""
+        """Until a signal; the exit code of the task. `withdraw` is awaited before the server is told to end, and where
+        it has ended by itself.
+        """
         guard = Guard(None)
         crashes = 0
         try:
@@ -88,6 +91,8 @@ class Served:
                 await withdraw(url)
             else:
                 say(child.obituary())
+                with contextlib.suppress(ProrlError):  # of an unreachable Redis: probes find it dead, too
+                    await withdraw(url)
         except NotReady as error:
             say(str(error))
         finally:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+WATCH: Final = "watch"  # the job of that name
 LARGEST_ARRAY: Final = 1001  # MaxArraySize of a Slurm that nobody has configured
 
 Line = Annotated[str, Meta(pattern=r"^[^\n\r]+(?![\n\r])$")]  # one line of a script
@@ -14,7 +15,9 @@ Word = Annotated[str, Meta(pattern=r"^[^\s]+(?!\n)$")]
 DeploymentName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_\-]{1,40}(?!\n)$")]  # a dot ends it in a job's name
 ArrayName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_\-]{0,39}(?!\n)$")]
 # As sbatch has it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S, or none.
-TimeLimit = Annotated[str, Meta(pattern=r"^(\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|UNLIMITED|INFINITE)(?!\n)$")]
+TimeLimit = Annotated[
+    str, Meta(pattern=r"^(\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|(?i:UNLIMITED|INFINITE))(?!\n)$")
+]
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[int, Meta(ge=1, le=7 * 24 * 3600)]
 
@@ -79,10 +82,18 @@ class ApiJob(Job, frozen=True, kw_only=True):
     """The HTTP ingress with the maintenance duties."""
 
 
+class WatchJob(Job, frozen=True, kw_only=True):
+    """`scale --watch` as a job that submits its successor."""
+
+
 class Backend(Job, frozen=True, kw_only=True):
-    """An inference server. `{python}`, `{host}`, `{port}` and `$NAME` of its command are filled in."""
+    """An inference server. `{python}`, `{host}`, `{port}` and `$NAME` of its command are filled in; over several nodes
+    also `{master_port}`, `{rank}` and `{nodes}`.
+    """
 
     command: Annotated[tuple[str, ...], Meta(min_length=1)]
+    nodes: Positive = 1  # of one backend
+    others: tuple[str, ...] = ()  # the command on all nodes but the first, where it is another one
     count: Annotated[int, Meta(ge=1, le=LARGEST_ARRAY)] = 1
     pool: Word = "policy"
     health: str = "/health"  # answers 200 when it is ready
@@ -109,6 +120,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: Annotated[int, Meta(ge=500)] = 15_000
     redis: RedisJob | None = None
     api: ApiJob | None = None
+    watch: WatchJob | None = None
     backends: Mapping[ArrayName, Backend] = {}
     arrays: Mapping[ArrayName, Array] = {}
     scale: Scaling = Scaling()

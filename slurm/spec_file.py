@@ -13,7 +13,7 @@ import msgspec
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema.strict import Misfit, convert
 from slurm.commands import SHORT
-from slurm.spec import Array, Deployment, Job
+from slurm.spec import WATCH, Array, Backend, Deployment, Job
 from slurm.tasks import limit_s
 
 LISTS: Final = ("setup", "sbatch")  # those of the profile, the defaults and the job add up
@@ -21,7 +21,7 @@ OURS: Final = {
     "array": "count and throttle", "job-name": "the deployment's name", "output": "shared", "error": "shared",
     "signal": "warn_s and at_signal", "time": "time", "partition": "partition", "account": "account",
     "cpus-per-task": "cpus", "mem": "memory", "gres": "gres", "ntasks": "processes", "open-mode": "nothing",
-    "requeue": "at_signal", "no-requeue": "at_signal",
+    "nodes": "nodes of a backend", "requeue": "at_signal", "no-requeue": "at_signal",
 }  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def deployment(plain: Mapping[str, Any], *, source: str = "the spec", base: Path
     tables = dict(plain)
     defaults = tables.pop("defaults", {})
     faults = _faults_of_defaults(defaults)
-    for section in ("redis", "api"):
+    for section in ("redis", "api", WATCH):
         if isinstance(tables.get(section), dict):
             tables[section] = _merged(defaults, tables[section])
     for section in ("backends", "arrays"):
@@ -98,12 +98,15 @@ def _contradictions(found: Deployment) -> list[str]:
     faults = []
     jobs: dict[str, Job] = {f"arrays.{name}": array for name, array in found.arrays.items()}
     jobs |= {f"backends.{name}": backend for name, backend in found.backends.items()}
-    jobs |= {name: job for name, job in (("redis", found.redis), ("api", found.api)) if job is not None}
+    single = {"redis": found.redis, "api": found.api, WATCH: found.watch}
+    jobs |= {name: job for name, job in single.items() if job is not None}
     for name, job in jobs.items():
         faults += [f"{fault} at $.{name}.sbatch" for fault in map(_claimed, job.sbatch) if fault]
     for name, array in found.arrays.items():
         faults += [f"{fault} at $.arrays.{name}" for fault in _faults_of_array(array)]
-    if set(found.arrays) & (taken := {"redis", "api", *found.backends}):
+    for name, backend in found.backends.items():
+        faults += [f"{fault} at $.backends.{name}" for fault in _faults_of_backend(backend)]
+    if set(found.arrays) & (taken := {*single, *found.backends}):
         both = sorted(set(found.arrays) & taken)
         faults.append(f"{both[0]!r} names two jobs at $.arrays: rename the array")
     if found.backends and found.redis is None:
@@ -117,6 +120,15 @@ def _faults_of_array(array: Array) -> list[str]:
         faults.append(f"warn_s is {array.warn_s}, which is not less than the time {array.time}")
     if array.least > (array.most or array.count):
         faults.append(f"least is {array.least}, more than most, {array.most or array.count}")
+    return faults
+
+
+def _faults_of_backend(backend: Backend) -> list[str]:
+    faults = []
+    if backend.others and backend.nodes == 1:
+        faults.append("others is the command of further nodes, and nodes is 1")
+    if backend.image and backend.nodes > 1:
+        faults.append("an image has no srun, which several nodes need: begin the command with `apptainer exec IMAGE`")
     return faults
 
 

@@ -9,7 +9,20 @@ import msgspec
 FORMAT: Final = "%i|%j|%T|%N|%M|%L|%r"
 WAITING: Final = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "REQUEUE_FED"})
 WORKING: Final = frozenset({"RUNNING", "SIGNALING", "STAGE_OUT", "RESIZING"})
+AHEAD_S: Final = 600.0  # a server's successor is asked for so long before its limit,
+AHEAD: Final = 0.1  # or such a share of the limit if that is more, and half of it at most
 ENDED_WELL: Final = frozenset({"COMPLETED"})
+
+
+ENDS: Final = {
+    "TIMEOUT": "it reached its time limit",
+    "NODE_FAIL": "its node failed",
+    "PREEMPTED": "it was pre-empted",
+    "OUT_OF_MEMORY": "it used more memory than it requested",
+    "FAILED": "it failed",
+    "BOOT_FAIL": "its node did not start",
+    "DEADLINE": "it reached its deadline",
+}
 
 
 class SlurmTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +53,11 @@ class SlurmTask(msgspec.Struct, frozen=True, kw_only=True):
     def failed(self) -> bool:
         """It ended otherwise than by draining or by being cancelled."""
         return not (self.waiting or self.working or self.ending) and self.state not in {*ENDED_WELL, "CANCELLED"}
+
+    @property
+    def end(self) -> str:
+        """A sentence about how it ended."""
+        return ENDS.get(self.state, f"it ended as {self.state}")
 
 
 def read_tasks(text: str) -> list[SlurmTask]:
@@ -98,6 +116,15 @@ def limit_s(text: str) -> float:
         parts = [0, *parts]
     hours, minutes, seconds = [*parts, 0, 0][:3]
     return float(int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds) or math.inf
+
+
+def ahead_s(text: str) -> float:
+    """The time before a server's limit at which its successor is asked for.
+
+    >>> ahead_s("4:00:00"), ahead_s("2-0"), ahead_s("10:00")
+    (1440.0, 17280.0, 300.0)
+    """
+    return min(limit_s(text) / 2, max(AHEAD_S, limit_s(text) * AHEAD))
 
 
 NAME: Final = re.compile(r"(?P<stage>[a-z]+)-(?P<task>\d+(_\d+)?)\.(?P<restarts>\d+)@(?P<node>.+)-(?P<pid>\d+)")

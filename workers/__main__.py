@@ -294,6 +294,7 @@ async def _pools(worker: Worker, keys: BackendKeys, stack: AsyncExitStack) -> Po
     stack.push_async_callback(following.aclose)
     pools = Pools(worker.store, clients, worker.waits, following)
     _in_background(pools.calls.run(), "calls", stack)
+    _in_background(pools.rooms.run(), "rooms", stack)
     return pools
 
 

@@ -242,11 +242,11 @@ class TurnLog(Protocol):
         """Says something in the job's time line."""
         ...
 
-    async def keep_routes(self, data: bytes) -> str:
-        """Puts routes into a file. Its name; empty where none takes them."""
+    async def keep_file(self, data: bytes) -> str:
+        """Puts into a file what is too large for the log. Its name; empty where none takes it."""
         ...
 
-    async def routes(self, name: str) -> bytes | None: ...
+    async def kept_file(self, name: str) -> bytes | None: ...
 
 
 class Run(Protocol):

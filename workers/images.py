@@ -107,7 +107,7 @@ def names_of(rows: Iterable[bytes], registry: Registry) -> list[str]:
 async def pull(store: Store, found: NodeImages, node: str, names: Sequence[str]) -> int:
     """Fetches images, several at a time; what has arrived when this ends counts the next time."""
     if not names:
-        raise ConfigurationError("name images, or files of rows")
+        raise ConfigurationError("nothing is to be fetched: name images, or files of rows that need a registry's")
     sources = {name: await asyncio.to_thread(image_source, name) for name in names}
     running = [asyncio.create_task(found.fetches.fetch(name, each.key)) for name, each in sources.items()]
     watching = asyncio.create_task(_watch(store, [each.key for each in sources.values()], node))

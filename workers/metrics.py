@@ -67,6 +67,9 @@ sandbox_start_seconds = Histogram(
 llm_request_seconds = Histogram(
     "prorl_llm_request_seconds", "One answered request to a backend.", ["backend"], buckets=LLM_S, registry=REGISTRY
 )
+room_seconds = Histogram(
+    "prorl_room_wait_seconds", "Waits of turns for room in the caches of a pool.", buckets=STAGE_S, registry=REGISTRY
+)
 llm_failures = Counter("prorl_llm_failures", "Requests that a backend failed.", ["backend"], registry=REGISTRY)
 llm_prompt_tokens = Counter("prorl_llm_prompt_tokens", "Tokens of prompts sent.", registry=REGISTRY)
 llm_cached_tokens = Counter("prorl_llm_cached_tokens", "Those of them that were in a cache.", registry=REGISTRY)
@@ -147,9 +150,14 @@ class PrefixHits:
 _hits = PrefixHits()
 
 
+@lru_cache
+def _of_calls(address: str) -> Histogram:
+    return llm_request_seconds.labels(address)
+
+
 def answered(address: str, completion: Completion) -> None:
     """One answer of a backend. A prompt counts where the backend says how much of it was cached."""
-    llm_request_seconds.labels(address).observe(completion.seconds)
+    _of_calls(address).observe(completion.seconds)
     llm_sampled_tokens.inc(len(completion.ids))
     if completion.prompt_tokens and completion.cached_tokens is not None:
         _hits.add(completion.prompt_tokens, completion.cached_tokens)

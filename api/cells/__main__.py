@@ -24,7 +24,8 @@ def main() -> int:
         found = load(Path(path))
         cells = [Cell(name, url) for name, url in found.cells.items()]
         with _listening(found.host, int(port)) as sock:
-            address = f"http://{found.host}:{sock.getsockname()[1]}"
+            host = f"[{found.host}]" if ":" in found.host else found.host
+            address = f"http://{host}:{sock.getsockname()[1]}"
             print(f"{', '.join(found.cells)} are at {address} until Ctrl-C; page {address}/ui/", flush=True)
             raise_file_limit()
             config = uvicorn.Config(

@@ -1,6 +1,8 @@
 """The router's application: what names a run goes to its cell, everything else is asked of all."""
 
+import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from http import HTTPMethod
 from typing import Annotated, Any, Final, NoReturn
@@ -9,35 +11,41 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import problems
 from api.cells import merging, watching
+from api.cells.callers import KnownCallers
 from api.cells.cell import Cell, CellLost
 from api.cells.directory import CellRefusal, Directory, rights
 from api.cells.forwarding import passed_on, sent, target
 from api.cells.merging import CellAnswers, Document
 from api.cells.moving import Mover
 from api.hosts import OwnPages
-from api.places import Holding, Places
+from api.places import STREAMS, Holding, Places
 from api.problems import Problem, unavailable
 from api.request.bodies import render
+from api.routes.pools import BackendList, PoolList
+from api.routes.runs import RunList
+from api.routes.service import Access, Readiness
 from api.ui import page
-from prorl_mq.process.connections import connection_of
+from prorl_mq.schema import forms
 from prorl_mq.schema.ids import TenantId
+from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.strict import Misfit, decode_json
+from prorl_mq.service.advice.bottleneck import Advice
+from prorl_mq.service.overview import Overview
 
 BODY: Final = 64 << 20  # bytes of one request's body; a cell has its own limit below
+OF_STRANGERS: Final = 64 << 10  # bytes of a body that are read before a cell was asked who sends them
 BODIES: Final = 512 << 20  # of all that are passed on at one time
 LONGEST_S: Final = 3600
 READS: Final = ("GET", "HEAD")
-MAKE: Final = ("POST", "/v1/batches")
+_NAME: Final = re.compile(forms.NAME)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -61,6 +69,7 @@ class Router:
         self.cells = cells
         self.directory = Directory(cells)
         self._bodies = Places(BODIES, 1, "bytes of bodies are passed on by")
+        self._streams = Places(STREAMS, 1, "event streams come from")
 
     # ---- what names a run
 
@@ -87,7 +96,7 @@ class Router:
             try:
                 run = msgspec.json.decode(body, type=_Run).run_id
             except msgspec.MsgspecError:
-                return await sent(request, self._any(), body)  # whose answer says what is wrong
+                run = ""
             return await self._to(request, run, body, makes=True)
 
     async def _passed(self, request: Request, run: str, *, makes: bool) -> Response:
@@ -96,7 +105,9 @@ class Router:
             return await self._to(request, run, body, makes=makes)
 
     async def _to(self, request: Request, run: str, body: bytes, *, makes: bool) -> Response:
-        cell = await self.directory.holder(run, request.headers)
+        if not _NAME.match(run):
+            return await sent(request, self._any(), body)  # whose answer says what is wrong
+        cell = await self.directory.holder(run, request.headers, makes=makes)
         if cell is None and makes:
             cell = await self.directory.place(run, request.headers)
         if cell is None:
@@ -105,11 +116,19 @@ class Router:
 
     async def _body(self, request: Request, holding: Holding) -> bytes:
         chunks, size = [], 0
+        announced = request.headers.get("content-length", "")
+        length = int(announced[:20]) if announced.isdigit() else None
+        if length is None or length > OF_STRANGERS:
+            if length is not None and length > BODY:
+                raise _too_large()
+            access = await self._any().ask(HTTPMethod.GET, "/v1/access", rights(request.headers))
+            if access.status >= 400:
+                raise CellRefusal(access.status, access.body, access.headers)
         try:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > BODY:
-                    raise Problem(413, f"the body is larger than {BODY} bytes", headers={"Connection": "close"})
+                    raise _too_large()
                 if chunk:
                     holding.take(self._bodies, len(chunk))
                 chunks.append(chunk)
@@ -119,12 +138,12 @@ class Router:
 
     # ---- what all are asked
 
-    def merged(self, path: str, merge: Callable[[CellAnswers], Document]) -> Endpoint:
+    def merged(self, path: str, shape: Any, merge: Callable[[CellAnswers], Document]) -> Endpoint:
         """An endpoint that makes one answer of all cells'."""
 
         async def endpoint(request: Request) -> Response:
             query = f"?{request.url.query}" if request.url.query else ""
-            told = await merging.asked(self.cells, HTTPMethod.GET, path + query, rights(request.headers))
+            told = await merging.asked(self.cells, HTTPMethod.GET, path + query, rights(request.headers), shape=shape)
             return render(request, merge(told))
 
         return endpoint
@@ -132,8 +151,8 @@ class Router:
     async def cells_now(self, request: Request) -> Response:
         """Each cell, with the caller's rights."""
         headers = rights(request.headers)
-        overviews = await merging.asked(self.cells, HTTPMethod.GET, "/v1/overview", headers)
-        runs = await merging.asked(self.cells, HTTPMethod.GET, "/v1/runs", headers)
+        overviews = await merging.asked(self.cells, HTTPMethod.GET, "/v1/overview", headers, shape=Overview)
+        runs = await merging.asked(self.cells, HTTPMethod.GET, "/v1/runs", headers, shape=RunList)
         return render(request, merging.cells(self.cells, overviews, runs))
 
     async def watch(self, request: Request) -> Response:
@@ -141,26 +160,22 @@ class Router:
         if topic := request.query_params.get("topic"):
             return await self._passed(request, topic.partition(":")[0], makes=False)
         headers = rights(request.headers)
-        await merging.asked(self.cells, HTTPMethod.GET, "/v1/access", headers)
+        await merging.asked(self.cells, HTTPMethod.GET, "/v1/access", headers, shape=Access)
         seconds = request.query_params.get("seconds", str(LONGEST_S))
         if not (seconds.isascii() and seconds.isdigit() and int(seconds[:9]) <= LONGEST_S):
             raise Problem(422, f"seconds is a number from 0 to {LONGEST_S}, not {seconds[:50]!r}", field="seconds")
         after = request.headers.get("last-event-id") or request.query_params.get("after", "")
         events = watching.merged(self.cells, headers, after, int(seconds))
-        return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        return watching.Stream(events, self._streams, _caller(request))
 
     async def of_any(self, request: Request) -> Response:
         """Passes on what each cell would answer alike."""
         return await sent(request, self._any(), b"")
 
     async def metrics(self, request: Request) -> Response:
-        found = {}
-        for cell in self.cells:
-            with contextlib.suppress(CellLost):
-                answer = await cell.ask(HTTPMethod.GET, "/metrics", rights(request.headers))
-                if answer.status != 200:
-                    raise CellRefusal(answer.status, answer.body)
-                found[cell.name] = answer.body.decode()
+        headers = rights(request.headers)
+        texts = await asyncio.gather(*(_metrics_of(cell, headers) for cell in self.cells))
+        found = {cell.name: text for cell, text in zip(self.cells, texts, strict=True) if text is not None}
         up = [f'prorl_cell_up{{cell="{cell.name}"}} {int(cell.name in found)}\n' for cell in self.cells]
         head = "# HELP prorl_cell_up Whether the cell answers\n# TYPE prorl_cell_up gauge\n"
         return Response(merging.metrics(found) + head + "".join(up), media_type="text/plain; version=0.0.4")
@@ -170,7 +185,7 @@ class Router:
 
     async def ready(self, request: Request) -> Response:
         """Ready while one cell is; the others are warnings."""
-        told = await merging.asked(self.cells, HTTPMethod.GET, "/readyz", {})
+        told = await merging.asked(self.cells, HTTPMethod.GET, "/readyz", {}, shape=Readiness)
         warnings = [f"cell {name} is not ready" for name in told.unavailable]
         warnings += [f"cell {name}: {line}" for name, each in told.by_cell.items() for line in each["warnings"]]
         pressure = max(each["memory_pressure"] for each in told.by_cell.values())
@@ -185,7 +200,7 @@ class Router:
             with Holding(_caller(request)) as holding:
                 body = await self._body(request, holding)
             headers |= {"Content-Type": request.headers.get("content-type", "")}
-        told = await merging.asked(self.cells, request.method, target(request), headers, body)
+        told = await merging.asked(self.cells, request.method, target(request), headers, body, shape=PolicyStatus)
         if request.method == "POST" and told.unavailable:
             names = ", ".join(told.unavailable)
             raise unavailable(
@@ -199,7 +214,8 @@ class Router:
         headers, named = rights(request.headers), request.query_params.get("cell")
         listing = f"/v1/pools/{quote(request.path_params['pool'], safe='')}/backends"
         if request.method in READS:
-            return render(request, merging.backends(await merging.asked(self.cells, HTTPMethod.GET, listing, headers)))
+            told = await merging.asked(self.cells, HTTPMethod.GET, listing, headers, shape=BackendList)
+            return render(request, merging.backends(told))
         with Holding(_caller(request)) as holding:
             body = await self._body(request, holding)
             if named is None:
@@ -210,7 +226,7 @@ class Router:
             return await sent(_without(request, "cell"), cell, body)
 
     async def _cell_of(self, address: str, listing: str, headers: Mapping[str, str]) -> Cell:
-        told = await merging.asked(self.cells, HTTPMethod.GET, listing, headers)
+        told = await merging.asked(self.cells, HTTPMethod.GET, listing, headers, shape=BackendList)
         having = {name: each["backends"] for name, each in told.by_cell.items()}
         for name, backends in having.items():
             if address.rstrip("/") in {each["address"] for each in backends}:
@@ -225,25 +241,15 @@ class Router:
         return next((cell for cell in self.cells if not cell.lost), self.cells[0])
 
 
-class KnownCallers:
-    """A connection on which a cell has let somebody in is no stranger's any more."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def told(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] != 401:
-                said = Headers(scope=scope).get("authorization")
-                if said and (connection := connection_of(scope)) is not None:
-                    connection.belong(said, _nothing, _nothing)
-            await send(message)
-
-        await self._app(scope, receive, told if scope["type"] == "http" else send)
-
-
-def _nothing() -> None:
-    """The cells count their tenants' requests."""
+async def _metrics_of(cell: Cell, headers: Mapping[str, str]) -> str | None:
+    """None where the cell gives none. Raises `CellRefusal` for a caller who may not read them."""
+    with contextlib.suppress(CellLost, UnicodeDecodeError):
+        answer = await cell.ask(HTTPMethod.GET, "/metrics", headers)
+        if 400 <= answer.status < 500:
+            raise CellRefusal(answer.status, answer.body, answer.headers)
+        if answer.status == 200 and answer.headers.get("Content-Type", "").startswith("text/plain"):
+            return answer.body.decode()
+    return None
 
 
 def create_app(cells: Sequence[Cell], *, host: str) -> Starlette:
@@ -265,10 +271,10 @@ def create_app(cells: Sequence[Cell], *, host: str) -> Starlette:
         Route("/readyz", router.ready),
         Route("/metrics", router.metrics),
         Route("/v1/cells", router.cells_now),
-        Route("/v1/runs", router.merged("/v1/runs", merging.runs)),
-        Route("/v1/overview", router.merged("/v1/overview", merging.overview)),
-        Route("/v1/advice", router.merged("/v1/advice", merging.advice)),
-        Route("/v1/pools", router.merged("/v1/pools", merging.pools)),
+        Route("/v1/runs", router.merged("/v1/runs", RunList, merging.runs)),
+        Route("/v1/overview", router.merged("/v1/overview", Overview, merging.overview)),
+        Route("/v1/advice", router.merged("/v1/advice", Advice, merging.advice)),
+        Route("/v1/pools", router.merged("/v1/pools", PoolList, merging.pools)),
         Route("/v1/pools/{pool}/policy", router.policy, methods=["GET", "POST"]),
         Route("/v1/pools/{pool}/backends", router.backends, methods=["GET", "POST", "DELETE"]),
         Route("/v1/watch", router.watch),
@@ -293,7 +299,7 @@ def create_app(cells: Sequence[Cell], *, host: str) -> Starlette:
 
 async def _refused(_: Request, refused: Exception) -> Response:
     assert isinstance(refused, CellRefusal)
-    return Response(refused.body, refused.status, media_type=problems.MEDIA_TYPE)
+    return Response(refused.body, refused.status, refused.headers, problems.MEDIA_TYPE)
 
 
 async def _lost(_: Request, lost: Exception) -> Response:
@@ -303,6 +309,10 @@ async def _lost(_: Request, lost: Exception) -> Response:
 def _caller(request: Request) -> TenantId:
     """The holder of what a request takes: the bearer of a token."""
     return TenantId(request.headers.get("authorization", ""))
+
+
+def _too_large() -> Problem:
+    return Problem(413, f"the body is larger than {BODY} bytes: send fewer groups", headers={"Connection": "close"})
 
 
 def _address(body: bytes) -> str:

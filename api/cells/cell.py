@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -18,11 +19,13 @@ from prorl_mq.schema.messages import Name
 from prorl_mq.schema.strict import Misfit, convert
 
 CONNECT_S: Final = 2.0
+SILENT_S: Final = 90.0  # between two parts of an answer; a cell answers who waits for results after 60
+IDLE_S: Final = 4.0  # an API ends connections that are idle for 5: a request must not meet that
 ASKED_S: Final = 5.0  # for an answer that the router itself needs
 LOST_S: Final = 1.0  # how long a cell that did not answer is not asked again for others' requests
 HOPS: Final = frozenset({
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
-    "upgrade", "host", "content-length", "expect",
+    "connection", "proxy-connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
+    "transfer-encoding", "upgrade", "host", "content-length", "expect",
 })  # fmt: skip  # headers of one connection
 
 
@@ -61,15 +64,15 @@ class Cell:
     """One cell, with connections of its own: what waits for it takes none of another's."""
 
     def __init__(self, name: str, url: str) -> None:
+        """Raises `ConfigurationError`."""
         self.name, self.url = name, url
         self.lost_at = float("-inf")  # when it did not answer, on the monotonic clock
-        scheme, _, rest = url.partition("://")
-        if scheme not in {"http", "https", "unix"} or not rest:
+        self._socket = _socket(url)
+        if not (self._socket or _is_address(url)):
             raise ConfigurationError(
-                f"cell {name}: {url!r} is no address of an API: http://HOST:PORT or unix:///SOCKET"
+                f"cell {name}: {url!r} is no address of an API: http://HOST:PORT, https://HOST:PORT or unix:///SOCKET"
             )
-        self._base = "http://cell" if scheme == "unix" else url.rstrip("/")
-        self._socket = rest if scheme == "unix" else None
+        self._base = "http://cell" if self._socket else url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -78,10 +81,11 @@ class Cell:
         return time.monotonic() - self.lost_at < LOST_S
 
     async def open(self) -> None:
-        connector = aiohttp.UnixConnector(self._socket, limit=0) if self._socket else aiohttp.TCPConnector(limit=0)
+        kept: dict[str, Any] = {"limit": 0, "keepalive_timeout": IDLE_S}
+        connector = aiohttp.UnixConnector(self._socket, **kept) if self._socket else aiohttp.TCPConnector(**kept)
         self._session = aiohttp.ClientSession(
             connector=connector,
-            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S, sock_connect=CONNECT_S),
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S, sock_connect=CONNECT_S, sock_read=SILENT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
@@ -99,7 +103,7 @@ class Cell:
         `CellLost` until the answer begins.
         """
         assert self._session is not None
-        kept = {name: value for name, value in headers.items() if name.lower() not in HOPS}
+        kept = passed(headers)
         try:
             answer = await self._session.request(
                 method, URL(self._base + target, encoded=True), headers=kept, data=body or None, allow_redirects=False
@@ -127,11 +131,52 @@ class Cell:
             raise CellLost(self, error) from None
 
 
+def passed(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers that are not of one connection, whose own ones its `Connection` names. Of several
+    alike the first counts, as in a cell.
+    """
+    named = {
+        value.strip().lower()
+        for name, value in headers.items()
+        if name.lower() == "connection"
+        for value in value.split(",")
+    }
+    return {name: value for name, value in list(headers.items())[::-1] if name.lower() not in HOPS | named}
+
+
 def load(path: Path) -> CellsFile:
     """Raises `ConfigurationError`."""
     try:
-        return convert(tomllib.loads(path.read_text()), CellsFile)
+        given = tomllib.loads(path.read_text())
     except OSError as error:
         raise ConfigurationError(f"the file of cells {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, Misfit) as error:
-        raise ConfigurationError(f"the file of cells {path} is wrong: {error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the file of cells {path} is no TOML: {error}") from None
+    try:
+        found = convert(given, CellsFile)
+    except Misfit as error:
+        form = 'below [cells] each line reads NAME = "http://HOST:PORT"'
+        raise ConfigurationError(f"the file of cells {path} is wrong: {error}; {form}") from None
+    names: dict[str, str] = {}
+    for name, url in found.cells.items():
+        if (other := names.setdefault(url.rstrip("/").lower(), name)) != name:
+            detail = f"names {url!r} twice, as {other} and as {name}: each cell has an API of its own"
+            raise ConfigurationError(f"the file of cells {path} {detail}")
+    return found
+
+
+def _socket(url: str) -> str | None:
+    """The path of a Unix socket that an address names."""
+    scheme, _, path = url.partition("://")
+    return path if scheme == "unix" and path.startswith("/") else None
+
+
+def _is_address(url: str) -> bool:
+    """True for an address over TCP; a path may follow, as a proxy has one for each cell, but no password or query."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    plain = not (parts.query or parts.fragment or "@" in parts.netloc or set(url) & set(" ?#"))
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and plain

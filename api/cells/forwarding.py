@@ -10,13 +10,15 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from api.cells.cell import HOPS, Cell, CellLost
+from api.cells.cell import Cell, CellLost, passed
 from api.cells.directory import Directory
 from api.problems import Problem, unavailable
 from api.request.waiting import until_gone
 
 MOVED: Final = 421
 FOLLOWED: Final = 4  # moves of a run that one request follows
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+OWN: Final = frozenset({"date", "server"})  # headers that the router's own server sends
 MISDIRECTED: Final = 1 << 16  # bytes of an answer that says where a run is
 
 
@@ -52,7 +54,12 @@ async def sent(request: Request, cell: Cell, body: bytes) -> Response:
         raise unavailable(f"{lost}: only its runs wait; try again") from None
     if answer is None:
         return Response(status_code=400)  # nobody reads it
-    headers = {name: value for name, value in answer.headers.items() if name.lower() not in HOPS}
+    if answer.status in REDIRECTS:
+        await stack.aclose()
+        to = answer.headers.get("Location", "")[:200]
+        detail = f"cell {cell.name} answers with a redirect to {to!r}: name the address of its API in the router's file"
+        raise Problem(502, detail, kind="redirected")
+    headers = {name: value for name, value in passed(answer.headers).items() if name.lower() not in OWN}
     headers["X-Prorl-Cell"] = cell.name
     if answer.status == MOVED:
         async with stack:

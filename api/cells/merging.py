@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from api.cells.cell import Cell, CellAnswer, CellLost
 from api.cells.directory import CellRefusal, load_of
 from api.problems import unavailable
@@ -24,9 +26,11 @@ class CellAnswers(NamedTuple):
 
 
 async def asked(
-    cells: Iterable[Cell], method: str, target: str, headers: Mapping[str, str], body: bytes = b""
+    cells: Iterable[Cell], method: str, target: str, headers: Mapping[str, str], body: bytes = b"", *, shape: Any
 ) -> CellAnswers:
-    """Asks all at once. Raises `CellRefusal` for one that is no outage, `Problem` (503) if none answers."""
+    """Asks all at once. An answer without a field that `shape` needs, as of another release or of what is no API, is
+    none. Raises `CellRefusal` for one that is no outage, `Problem` (503) if none answers.
+    """
     cells = list(cells)
 
     async def one(cell: Cell) -> CellAnswer | None:
@@ -34,16 +38,24 @@ async def asked(
             answer = await cell.ask(method, target, headers, body)
         except CellLost:
             return None
-        return None if answer.status in {429, 503} else answer
+        return None if answer.status == 429 else answer
 
     answers = dict(zip((cell.name for cell in cells), await asyncio.gather(*map(one, cells)), strict=True))
     for answer in answers.values():
-        if answer is not None and answer.status >= 400:
-            raise CellRefusal(answer.status, answer.body)
-    told = {name: answer.json() for name, answer in answers.items() if answer is not None}
+        if answer is not None and 400 <= answer.status < 500:
+            raise CellRefusal(answer.status, answer.body, answer.headers)
+    told = {name: answer.json() for name, answer in answers.items() if answer is not None and _fits(answer, shape)}
     if not told:
-        raise unavailable("no cell answers: try again")
-    return CellAnswers(told, [name for name, answer in answers.items() if answer is None])
+        raise unavailable("no cell gives an answer of this release's API: try again, and look at the addresses")
+    return CellAnswers(told, [name for name in answers if name not in told])
+
+
+def _fits(answer: CellAnswer, shape: Any) -> bool:
+    try:
+        msgspec.json.decode(answer.body, type=shape)
+    except msgspec.MsgspecError:
+        return False
+    return 200 <= answer.status < 300
 
 
 def runs(told: CellAnswers) -> Document:
@@ -156,7 +168,7 @@ def metrics(by_cell: Mapping[str, str]) -> str:
     lines: dict[str, list[str]] = {}
     for name, text in by_cell.items():
         family = ""
-        for line in text.splitlines():
+        for line in text.split("\n"):  # `splitlines` would cut label values, which may have other ends of lines
             if line.startswith("# "):
                 word, _, rest = line[2:].partition(" ")
                 family = rest.partition(" ")[0]

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from bench.routing import room
 from bench.routing.engine import Engine
-from bench.routing.room import Ask, Pressure, Seat, SeatState, Told
+from prorl_mq.rules.routing import room
+from prorl_mq.rules.routing.room import Ask, EngineLoad, Pressure, Seat, SeatState
 
 LOOK_S: Final = 2.0  # between two looks at metrics, as the service makes them
 ASK_S: Final = 1.0  # between two questions of turns that wait
@@ -113,15 +113,13 @@ class Room(Sticky):
         super().__init__(name, engines, slots, seed)
         self.seats: dict[str, Seat] = {}
         self.pressure = dict.fromkeys(self.engines, Pressure())
-        self.told: dict[str, Told] = {}
+        self.told: dict[str, EngineLoad] = {}
         self.asked: dict[str, float] = {}
 
     def places(self, turns: Sequence[Turn], now: float) -> list[str | None]:
-        limits = {
-            address: int(self.pressure[address].share * self.told[address].capacity)
-            for address in self.engines
-            if self.pressure[address].pressed
-        }
+        limits = {}
+        if any(each.pressed for each in self.pressure.values()):
+            limits = {address: room.limit(self.pressure[address], told) for address, told in self.told.items()}
         fresh = [turn.backend is None for turn in turns]
         for turn in turns:
             turn.backend = self.place(turn, now)  # it holds that one while it waits
@@ -129,7 +127,7 @@ class Room(Sticky):
             Ask(
                 turn.name,
                 turn.backend or "",
-                turn.tokens + turn.expected // 2,
+                room.needs(turn.tokens, turn.expected),
                 self.asked.setdefault(turn.name, now) * 1000,
                 not new,
                 PATIENCE_S * 1000,
@@ -155,7 +153,7 @@ class Room(Sticky):
 
     def look(self, now: float) -> None:
         for address, each in self.engines.items():
-            told = Told(
+            told = EngineLoad(
                 now * 1000, each.room * each.block, each.usage, len(each.running), len(each.waiting), each.preempted
             )
             self.pressure[address] = room.judge(

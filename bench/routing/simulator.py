@@ -11,6 +11,7 @@ import msgspec
 from bench.routing.engine import Clock, Costs, Engine, Request
 from bench.routing.policies import ASK_S, LOOK_S, Rule
 from bench.routing.workload import Session
+from prorl_mq.rules.routing import room
 
 WINDOW_S = 60.0
 
@@ -49,7 +50,7 @@ class _Player:
 
     @property
     def expected(self) -> int:
-        return self.sampled // self.turn if self.turn else 512
+        return room.expected(self.turn, self.sampled, self.sampled + room.UNHEARD)
 
 
 class Simulation:

@@ -6,6 +6,7 @@ where the trainer's entry point makes its generator. `env_classes` are data sour
 and `reward_spec` are the rows' own, and columns without one are the payload. Samples of a prompt are one group.
 
 * Limits: `max_turns`, `max_input_length` and `sampling_params.max_generate_length` of the configuration.
+* Images: `processor=AutoProcessor.from_pretrained(DIR)` of the model; rows with images are refused without it.
 * Routing replay: `routed_experts={"layers": 48, "top_k": 8, "experts": 128}`, of the model's configuration.
 * Rows: with `generator.step_wise_trajectories` all rows of a sample, the last with its reward; SkyRL makes advantages
   of the last rows and gives them to all. The loss that fits is `token_mean`. Without it one row, drawn by its share,
@@ -57,6 +58,7 @@ def generator(theirs: Any) -> type:
             sources: Mapping[str, str] | None = None,
             model: str = "",
             routed_experts: Mapping[str, int] | None = None,
+            processor: Any = None,
         ) -> None:
             self._run = ServiceRun(
                 url=url,
@@ -66,7 +68,7 @@ def generator(theirs: Any) -> type:
                 model=model,
                 routed_experts=experts_of(routed_experts),
             )
-            self._cfg = cfg
+            self._cfg, self._processor = cfg, processor
 
         async def generate(self, input_batch: Any, *_: Any, **__: Any) -> Any:
             places = _groups(input_batch)
@@ -85,7 +87,7 @@ def generator(theirs: Any) -> type:
             asked = input_batch.get("trajectory_ids") or [
                 theirs.TrajectoryID(instance_id=f"prompt-{place}", repetition_id=0) for place in range(len(found))
             ]
-            return _output(found, causes, asked, self._cfg)
+            return _output(found, causes, asked, self._cfg, self._processor)
 
     ProrlGenerator.__module__, ProrlGenerator.__qualname__ = __name__, "ProrlGenerator"
     return ProrlGenerator
@@ -103,14 +105,16 @@ def _task(batch: Any, place: int, run: ServiceRun) -> Task:
     return msgspec.structs.replace(run.task(row), task_id=name)
 
 
-def _output(found: Sequence[Rollout | None], causes: Sequence[str], asked: Sequence[Any], cfg: Any) -> Any:
-    """`asked`: the trajectory id of each sample."""
+def _output(
+    found: Sequence[Rollout | None], causes: Sequence[str], asked: Sequence[Any], cfg: Any, processor: Any
+) -> Any:
+    """`asked`: the trajectory id of each sample. `processor`: of the model, for rollouts with images."""
     told = list(dict.fromkeys(causes))
     for cause in told:
         log.warning("a prompt is left out: %s", cause)
     if not any(found):
         raise NotTrainable("no prompt of the batch can be trained on: " + "; ".join(told))
-    made: Any = skyrl.output(found, step_wise=bool(getattr(cfg, "step_wise_trajectories", False)))
+    made: Any = skyrl.output(found, step_wise=bool(getattr(cfg, "step_wise_trajectories", False)), processor=processor)
     ends = made["is_last_step"] or [True] * len(found)
     of_rows = itertools.accumulate([0, *map(int, ends[:-1])])
     made["trajectory_ids"] = [asked[place] for place in of_rows]

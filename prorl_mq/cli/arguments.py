@@ -73,7 +73,7 @@ TOKENIZER = Setting("--tokenizer", "directory of the policy's tokenizer", type=P
 BACKEND = Setting("--backend", "URL of an inference server of the policy", metavar="URL", again=True)
 SAMPLES = Setting("--n", "samples of each task", type=positive, default=1)
 JOB_ID = Setting("id", "the job, as run:group:index")
-PORT = Setting("--port", "port of the API on loopback, 0 takes a free one", type=port, default=8080)
+PORT = Setting("--port", "port of the API, 0 takes a free one", type=port, default=8080)
 DATA_SOURCE = Setting("--data-source", "for lines that do not name one", metavar="NAME")
 SAMPLING = Setting("--sampling", "as temperature=0.7", nargs="+", again=True, metavar="K=V")
 OUT = Setting("--out", type=Path, metavar="FILE")

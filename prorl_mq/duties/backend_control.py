@@ -6,6 +6,7 @@ Called by maintenance duties only; workers call backends over connections of the
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
@@ -18,11 +19,13 @@ from prorl_mq.process.backend_keys import BackendKeys
 from prorl_mq.rules import engines
 from prorl_mq.rules.engines import ADAPTER_FLAG, FLAG, HEALTH, VERSION, ControlCall, Engine
 from prorl_mq.rules.reach import Reach, reached
+from prorl_mq.rules.routing import metrics
 from prorl_mq.schema import addresses
 from prorl_mq.schema.addresses import place
 from prorl_mq.schema.policy import adapter_versions
 
 ANSWER_BYTES: Final = 64 << 10
+METRICS_BYTES: Final = 4 << 20  # of an answer of which a few lines are kept
 LOGGED: Final = 200  # bytes of an answer that failed
 log = logging.getLogger("prorl_mq.duties.backend_control")
 MISSING: Final = frozenset({403, 404, 405, 501})
@@ -92,6 +95,11 @@ class BackendControl:
             return msgspec.json.decode(body, type=_WeightInfo).weight_version
         except (NoSuchRoute, msgspec.DecodeError):
             return None
+
+    async def load_lines(self, address: str, reach: Reach | None = None) -> list[bytes]:
+        """The lines of its metrics that tell its load; none where it has no such metrics. Raises `ControlFailed`."""
+        status, content = await self._send("GET", address, reach, "/metrics", self._answer_s, read=_load_lines)
+        return content.splitlines() if status == 200 else []
 
     async def adapters(self, address: str, adapter: str, reach: Reach | None = None) -> list[int]:
         """The versions of a LoRA adapter that it serves, oldest first. Raises `ControlFailed`."""
@@ -175,10 +183,19 @@ class BackendControl:
         return content
 
     async def _send(
-        self, method: str, address: str, reach: Reach | None, route: str, within_s: float, body: Any = None
+        self,
+        method: str,
+        address: str,
+        reach: Reach | None,
+        route: str,
+        within_s: float,
+        body: Any = None,
+        *,
+        read: Callable[[httpx.Response], Awaitable[bytes]] | None = None,
     ) -> tuple[int, bytes]:
-        """Status and body of the answer, which has `within_s` in all and `ANSWER_BYTES`. Whatever goes wrong concerns
-        this backend alone: an address and an answer are its tenant's, and may be anything. Raises `ControlFailed`.
+        """Status and body of the answer, which has `within_s` in all and as many bytes as `read` takes. Whatever goes
+        wrong concerns this backend alone: an address and an answer are its tenant's, and may be anything. Raises
+        `ControlFailed`.
         """
         try:
             async with asyncio.timeout(within_s):
@@ -187,15 +204,23 @@ class BackendControl:
                     about["headers"] = {**about.get("headers", {}), "Authorization": f"Bearer {key}"}
                 for url in urls[:-1]:
                     with contextlib.suppress(httpx.ConnectError):  # nothing was sent
-                        return await self._answered(method, url + route, body, about)
-                return await self._answered(method, urls[-1] + route, body, about)
+                        return await self._answered(method, url + route, body, about, read or _whole)
+                return await self._answered(method, urls[-1] + route, body, about, read or _whole)
         except Exception as error:
-            log.log(_level(method), "backend %s: %s: %s %s", address, route, type(error).__name__, error)
+            words = self._keys.quoted(address, str(error))
+            log.log(_level(method), "backend %s: %s: %s %s", address, route, type(error).__name__, words)
             raise ControlFailed(f"backend {address}: {route}: {_fault(error)}") from None
 
-    async def _answered(self, method: str, url: str, body: Any, about: dict[str, Any]) -> tuple[int, bytes]:
+    async def _answered(
+        self,
+        method: str,
+        url: str,
+        body: Any,
+        about: dict[str, Any],
+        read: Callable[[httpx.Response], Awaitable[bytes]],
+    ) -> tuple[int, bytes]:
         async with self._http.stream(method, url, json=body, **about) as answer:
-            return answer.status_code, await _whole(answer)
+            return answer.status_code, await read(answer)
 
 
 async def _targets(address: str, reach: Reach | None) -> tuple[list[str], dict[str, Any]]:
@@ -236,6 +261,18 @@ async def _whole(answer: httpx.Response) -> bytes:
         if len(content) > ANSWER_BYTES:
             raise ValueError(f"more than {ANSWER_BYTES} bytes")
     return content
+
+
+async def _load_lines(answer: httpx.Response) -> bytes:
+    """The lines of metrics that tell the load. A loaded server has hundreds of kilobytes of others."""
+    kept, rest, size = list[bytes](), b"", 0
+    async for part in answer.aiter_raw():
+        *lines, rest = (rest + part).split(b"\n")
+        kept += [line for line in lines if line.startswith(metrics.STARTS)]
+        size += len(part)
+        if size > METRICS_BYTES or len(rest) + sum(map(len, kept)) > ANSWER_BYTES:
+            raise ValueError(f"more than {METRICS_BYTES} bytes of metrics, or {ANSWER_BYTES} of those of its load")
+    return b"\n".join(kept)
 
 
 def _root(address: str) -> str:

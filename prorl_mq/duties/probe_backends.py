@@ -1,16 +1,19 @@
-"""Health: every backend is asked whether it lives and which weights it serves, and those that are done with leave."""
+"""Health: every backend is asked whether it lives, which weights it serves and how loaded it is. Drained ones leave."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from prorl_mq import chance
+from prorl_mq.clock import monotonic
 from prorl_mq.duties.apart import Apart
 from prorl_mq.duties.backend_control import BackendControl, ControlFailed
 from prorl_mq.duties.tasks import Tasks
 from prorl_mq.rules.reach import Reach
+from prorl_mq.rules.routing import metrics, room
+from prorl_mq.rules.routing.room import CacheLimit, EngineLoad, Pressure
 from prorl_mq.schema.ids import tenant_of
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import SharedState
@@ -31,6 +34,7 @@ class BackendHealth:
         self.store = store
         self.every_s = every_s
         self._control = control
+        self._pressure = BackendPressure(control)
         self._apart = Apart(store, "health")
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
         self._reading = Tasks[str]()  # by tenant
@@ -61,25 +65,31 @@ class BackendHealth:
 
     async def _begin(self, pool: str) -> None:
         known = (await backends.view(self.store, pool)).backends
-        await self._sweep(pool, known)
+        jobs = await backends.loads(self.store, pool)
+        await self._sweep(pool, known, jobs)
+        self._pressure.keep(pool, known)
         for address, seen in known.items():
             name = f"{pool} {address}"
             if (pool, address) not in self._busy and not self._apart.left_out(name):
-                self._busy.start((pool, address), self._apart.do(name, partial(self._look, pool, address, seen)))
+                look = partial(self._look, pool, address, seen, jobs.get(address, 0))
+                self._busy.start((pool, address), self._apart.do(name, look))
 
-    async def _sweep(self, pool: str, known: Mapping[str, SharedState]) -> None:
+    async def _sweep(self, pool: str, known: Mapping[str, SharedState], jobs: Mapping[str, int]) -> None:
         """Backends that no job holds any more: drained ones leave, those that have left are forgotten."""
-        for address in await backends.idle(self.store, pool):
-            if address not in known or known[address].draining:
+        for address, count in jobs.items():
+            if count <= 0 and (address not in known or known[address].draining):
                 await self.store.leave(pool, address, reason="drained", drain=True, sweep=True)
 
-    async def _look(self, pool: str, address: str, seen: SharedState) -> None:
+    async def _look(self, pool: str, address: str, seen: SharedState, jobs: int) -> None:
         await asyncio.sleep(self.every_s / 4 * chance.fraction())  # so that probes do not fall together
         async with self._slots[tenant_of(pool)]:
             reach = seen.info.reach if seen.info else None
             alive = await self._control.alive(address, reach)
             transition = backends.probe_answered if alive else backends.probe_missed
             facts = await self._facts(address, reach, seen) if alive else {}
+            limit = await self._pressure.look(pool, address, seen, jobs, alive=alive)
+            if limit != (seen.room.text if seen.room else ""):
+                facts["room"] = limit
             await backends.observe(self.store, pool, address, seen.breaker, transition, facts)
 
     async def _facts(self, address: str, reach: Reach | None, seen: SharedState) -> dict[str, str]:
@@ -93,3 +103,46 @@ class BackendHealth:
         except ControlFailed:
             return {}
         return {} if told == seen.version else {"version": told or ""}
+
+
+class BackendPressure:
+    """The looks of one process at all backends. Another process that takes the duty over begins with what is known of
+    their limits in Redis.
+    """
+
+    def __init__(self, control: BackendControl) -> None:
+        self._control = control
+        self._seen: dict[str, dict[str, tuple[Pressure, EngineLoad]]] = {}  # by pool and address
+
+    def keep(self, pool: str, known: Container[str]) -> None:
+        """Forgets backends that have left."""
+        seen = self._seen.get(pool, {})
+        self._seen[pool] = {address: each for address, each in seen.items() if address in known}
+
+    async def look(self, pool: str, address: str, seen: SharedState, jobs: int, *, alive: bool) -> str:
+        """The text of the backend's limit, which `jobs` hold; empty where its pool has room, or it tells no load."""
+        told = await self._load(address, seen) if alive else None
+        found = self._seen.setdefault(pool, {})
+        if told is None:
+            found.pop(address, None)
+            return ""
+        before, last = found.get(address, (_known(seen.room, told), None))
+        found[address] = room.judge(before, last, told, jobs), told
+        if not any(pressure.pressed for pressure, _ in found.values()):
+            return ""
+        return room.limit(*found[address]).text
+
+    async def _load(self, address: str, seen: SharedState) -> EngineLoad | None:
+        try:
+            lines = await self._control.load_lines(address, seen.info.reach if seen.info else None)
+        except ControlFailed:
+            return None
+        return metrics.load(lines, monotonic() * 1000)
+
+
+def _known(limit: CacheLimit | None, told: EngineLoad) -> Pressure:
+    """The pressure that a limit was concluded from, as far as it says."""
+    if limit is None:
+        return Pressure()
+    share = min(room.SHARE, max(room.LEAST_SHARE, limit.tokens / told.capacity))
+    return Pressure(share, pressed=True, behind_ms=told.at_ms if limit.behind else 0.0)

@@ -6,12 +6,13 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.evaluation.suite import LoadedSet, Prices, Suite
+from prorl_mq.evaluation.suite import LoadedSet, Prices, Samples, Suite, Weight
 from prorl_mq.schema.messages import Limits, Sampling, Task
 
 FILE: Final = "evaluation.json"
@@ -30,13 +31,13 @@ class KeptSet(msgspec.Struct, frozen=True, kw_only=True):
     """One set as it is sampled and scored."""
 
     name: str
-    n: int
+    n: Samples
     solved_at: float
-    weight: float
+    weight: Weight
     sampling: Sampling
     limits: Limits
     tools: Sequence[str] | None
-    tasks: Sequence[KeptTask]
+    tasks: Annotated[Sequence[KeptTask], Meta(min_length=1)]
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,9 +57,17 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     priority: int
     prices: Prices | None
-    sets: Sequence[KeptSet]
+    sets: Annotated[Sequence[KeptSet], Meta(min_length=1)]
     submitted: Sequence[Submitted] = ()
     schema: int = VERSION
+
+    def __post_init__(self) -> None:
+        if not any(each.weight for each in self.sets):
+            raise ValueError("every set has the weight 0")
+        counts = {each.name: len(each.tasks) for each in self.sets}
+        for each in self.submitted:
+            if not all(0 <= place < counts.get(each.set, 0) for place, _ in each.groups.values()):
+                raise ValueError(f"the batch {each.batch_id!r} has a task that no set has")
 
 
 def define(suite: Suite, pool: str, run_id: str) -> Definition:

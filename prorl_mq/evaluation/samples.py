@@ -78,8 +78,12 @@ class PlacedSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(directory: Path, kept: Definition) -> Iterator[PlacedSample]:
-    """The samples of a directory. A half line, which a kill may leave, is none. Raises `ConfigurationError`."""
+    """The samples of a directory, each once. A half line, which a kill may leave, is none.
+
+    Raises `ConfigurationError`.
+    """
     places = groups(kept.submitted)
+    seen: set[str] = set()
     path = directory / FILE
     try:
         with path.open("rb") as file:
@@ -87,7 +91,8 @@ def read(directory: Path, kept: Definition) -> Iterator[PlacedSample]:
                 if not line.endswith(b"\n"):
                     return
                 sample = _decoded(path, number, line)
-                if sample.group_id in places:
+                if sample.group_id in places and sample.job_id not in seen:
+                    seen.add(sample.job_id)
                     name, task = places[sample.group_id]
                     yield PlacedSample(set=name, task=task, sample=sample)
     except FileNotFoundError:

@@ -20,6 +20,7 @@ T = TypeVar("T")
 SetName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{1,48}(?!\n)$")]
 Samples = Annotated[int, Meta(ge=1, le=1024)]
 Reward = Annotated[float, Meta(ge=-1e300, le=1e300)]  # JSON has neither infinite numbers nor NaN
+Weight = Annotated[float, Meta(ge=0, le=1e12)]
 Price = Annotated[float, Meta(ge=0, le=1e12)]
 SHOWN_FAULTS = 10
 
@@ -44,7 +45,7 @@ class RowSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     limit: Annotated[int, Meta(ge=1)] | None = None
     n: Samples | None = None  # samples of each task; else the suite's, or --n
     solved_at: Reward = 1.0  # a sample whose reward is at least this has solved its task
-    weight: Annotated[float, Meta(ge=0, le=1e12)] = 1.0  # in the total
+    weight: Weight = 1.0  # in the total
     sampling: dict[str, Any] = {}  # over the suite's
     limits: dict[str, Any] = {}
     tools: list[str] | None = None
@@ -98,7 +99,7 @@ def _file(path: Path) -> SuiteFile:
         return convert(tomllib.loads(path.read_text()), SuiteFile)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigurationError(f"{path} is not TOML: {error}") from None
     except Misfit as error:
         raise ConfigurationError(f"{path}: {error}") from None
@@ -131,8 +132,9 @@ def _tasks(path: Path, about: RowSet, where: str) -> list[tuple[Any, Task]]:
     """The rows of a file as they stand there and as tasks."""
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{where}: {path} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # the last: a path that no system has
+        fault = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"{where}: {str(path)!r} cannot be read: {fault}") from None
     found: list[tuple[Any, Task]] = []
     faults: list[str] = []
     for number, text in enumerate(data.split(b"\n"), 1):

@@ -22,6 +22,7 @@ from prorl_mq.schema.strict import Misfit, convert
 
 VARIABLE: Final = "PRORL_BACKEND_KEYS"
 HIDDEN: Final = b"[key]"
+LEAST_CHARS: Final = 8  # of a key: `forms.BEARER`
 
 
 class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,11 @@ class BackendKeys:
         """An answer without the key that its backend was sent: servers repeat it in their errors."""
         key = self.of(address)
         return body.replace(key.encode(), HIDDEN) if key else body
+
+    def quoted(self, address: str, words: str) -> str:
+        """Words about an answer that cannot be read: they may quote its beginning, and with that a part of the key."""
+        key = self.of(address)
+        return "it begins with the API key" if key is not None and key[:LEAST_CHARS] in words else words
 
     def refused(self, address: str, reach: Reach | None) -> str:
         """The fault and what to do, for a backend that answers 401. With a reach it is a tenant's."""

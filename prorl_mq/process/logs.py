@@ -36,6 +36,7 @@ def configure(environ: Mapping[str, str]) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if environ.get("PRORL_LOG_FORMAT") == "json" else TextFormatter(TEXT))
     logging.basicConfig(level=environ.get("PRORL_LOG", "WARNING").upper(), handlers=[handler])
+    logging.getLogger("httpcore").setLevel(logging.INFO)  # its DEBUG quotes answers, which may repeat an API key
 
 
 class TextFormatter(logging.Formatter):

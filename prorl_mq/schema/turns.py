@@ -113,6 +113,7 @@ class CallResult(msgspec.Struct, frozen=True, array_like=True):
     ok: bool
     refused: bool
     seconds: float
+    image: str = ""  # the name of the file with the image that it shows
 
 
 class TurnResults(msgspec.Struct, frozen=True, array_like=True):

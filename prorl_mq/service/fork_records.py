@@ -25,6 +25,7 @@ from prorl_mq.schema.turns import (
 )
 
 NOBODY: Final = (CompletionSpan(start=0, end=0, backend=""),)
+SHOWN: Final = "a tool has shown an image in the turns before: fork it at an earlier turn"
 CONTINUED: Final = frozenset({"start", "compaction"})  # how the segments of our own agent loop open
 
 
@@ -35,9 +36,16 @@ class CannotFork(Exception):
 def of_log(records: Sequence[bytes]) -> list[bytes]:
     """Records of turns, without their numbers, as forked jobs have them. Raises `CannotFork`."""
     try:
-        return [record if place % 2 else _shared(record) for place, record in enumerate(records)]
+        return [_answered(record) if place % 2 else _shared(record) for place, record in enumerate(records)]
     except RecordUnreadable as error:
         raise CannotFork(str(error)) from error
+
+
+def _answered(record: bytes) -> bytes:
+    """Results of calls as they are. Raises `CannotFork` for an image among them, whose file is the other job's."""
+    if any(call.image for call in read_record(record, TurnResults).calls):
+        raise CannotFork(SHOWN)
+    return record
 
 
 def _shared(record: bytes) -> bytes:
@@ -59,11 +67,20 @@ def of_trajectory(trajectory: Trajectory, turn: int) -> list[bytes]:
         raise CannotFork("its conversation broke or parted, and cannot be made again from its turns")
     if turn >= last:
         raise CannotFork(f"it has {last + 1} turns, and nothing follows the last one: {_allowed(last)}")
+    if any(_shows(trajectory, number) for number in range(turn + 2)):
+        raise CannotFork(SHOWN)
     return [record for number in range(turn + 1) for record in _records(trajectory, number)]
 
 
 def _allowed(last: int) -> str:
     return f"fork it at turn 0 to {last - 1}" if last > 0 else "it cannot be forked"
+
+
+def _shows(trajectory: Trajectory, number: int) -> bool:
+    """True if the prompt of a turn has an image that came with the result of a call."""
+    turn = trajectory.turns[number]
+    segment = trajectory.segments[turn.segment]
+    return any(len(segment.prompt_ids) <= each.start < turn.prompt_tokens for each in segment.images)
 
 
 def _records(trajectory: Trajectory, number: int) -> Iterator[bytes]:

@@ -166,8 +166,10 @@ def new_group(
     )
     asked, sealed_bytes = encode(spec), encode(sealed) if sealed else b""
     limits = task_schema.limits_for(schema, request.limits)  # no part of the digest: another release may give others
-    spec = msgspec.structs.replace(spec, limits=limits)
-    open_bytes = encode(sent_with.added_to(spec)) if any(sent_with) or limits is not request.limits else asked
+    if limits is request.limits and not any(sent_with):
+        open_bytes = asked
+    else:
+        open_bytes = encode(sent_with.added_to(msgspec.structs.replace(spec, limits=limits)))
     if len(open_bytes) + len(sealed_bytes) > BLOB_BYTES:
         size = (len(open_bytes) + len(sealed_bytes)) >> 20
         raise InvalidTask(f"task {group.task.task_id!r} has {size} MiB; {BLOB_BYTES >> 20} MiB are allowed")
@@ -185,10 +187,11 @@ def new_group(
 
 def digest_of(*parts: bytes) -> str:
     """The digest that tells two bodies under one name apart."""
-    digest = hashlib.blake2b(digest_size=16)
+    told = bytearray()
     for part in parts:
-        digest.update(len(part).to_bytes(8) + part)
-    return digest.hexdigest()
+        told += len(part).to_bytes(8)
+        told += part
+    return hashlib.blake2b(told, digest_size=16).hexdigest()
 
 
 def _unique(refs: Iterable[str]) -> None:

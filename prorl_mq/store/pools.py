@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -12,6 +12,7 @@ from prorl_mq.errors import NotFound
 from prorl_mq.rules import breaker
 from prorl_mq.rules.breaker import Breaker
 from prorl_mq.rules.reach import Reach
+from prorl_mq.rules.routing.room import CacheLimit, Seat, read_limit, read_seat
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import public
 from prorl_mq.schema.policy import Announced, BackendPolicy, BackendProgress, PolicyStatus
@@ -20,7 +21,9 @@ from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.store")
 COLLISIONS: Final = 64
-FACTS: Final = frozenset({"out", "limit", "since", "breaker", "version", "note", "broken"})  # kept as `address|fact`
+FACTS: Final = frozenset(
+    {"out", "limit", "since", "breaker", "version", "note", "broken", "room"}
+)  # kept as `address|fact`
 Transition = Callable[[Breaker, int], Breaker]  # with Redis's ms
 
 
@@ -61,6 +64,15 @@ class SharedState(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None  # what a worker found wrong with it
     broken: str | None = None  # its weights are in doubt: no turn may run on it until they are loaded
     draining: bool = False
+    room: CacheLimit | None = None  # what its sessions may need, where the pool is short of room
+
+
+class Seats(NamedTuple):
+    """The ledger of a pool at one moment: the seats of its sessions, by the token of their attempt."""
+
+    stamp: str = ""  # of its last change; empty: it has none
+    now_ms: int = 0  # the service's time
+    seats: Mapping[str, Seat] = {}
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +92,15 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
         """True if no turn may start on a backend until it has the announced weights."""
         seen = self.backends.get(address)
         return self.policy.floor is not None and seen is not None and self.policy.lags(seen.version)
+
+    @property
+    def limits(self) -> dict[str, CacheLimit]:
+        """Limits of the backends that a session may move to. Without any, no turn waits for room."""
+        return {
+            address: seen.room
+            for address, seen in self.backends.items()
+            if seen.room and not _fault(seen) and not self.behind(address)
+        }
 
 
 async def add(
@@ -118,18 +139,18 @@ async def names(store: Store) -> list[str]:
     return sorted(name.decode() for name in await store.read("SMEMBERS", store.keys.pools))
 
 
-async def idle(store: Store, pool: str) -> list[str]:
-    """Addresses of backends that no job holds, also of those that have left."""
-    return [each.decode() for each in await store.read("ZRANGEBYSCORE", store.keys.pool(pool), "-inf", 0)]
+async def loads(store: Store, pool: str) -> dict[str, int]:
+    """Jobs that hold each backend, also those that have left; the least loaded first."""
+    heap = await store.read("ZRANGE", store.keys.pool(pool), 0, -1, "WITHSCORES")
+    return {at.decode(): int(load) for at, load in zip(heap[::2], heap[1::2], strict=True)}
 
 
 async def listing(store: Store, pool: str) -> list[BackendStatus]:
     """The backends of a pool, least loaded first."""
-    heap = await store.read("ZRANGE", store.keys.pool(pool), 0, -1, "WITHSCORES")
+    held = await loads(store, pool)
     now_ms = await store.now_ms()
     found = (await view(store, pool)).backends
-    loads = zip(heap[::2], heap[1::2], strict=True)
-    return [_status(at.decode(), int(load), found.get(at.decode(), SharedState()), now_ms) for at, load in loads]
+    return [_status(address, load, found.get(address, SharedState()), now_ms) for address, load in held.items()]
 
 
 async def view(store: Store, pool: str) -> PoolView:
@@ -190,6 +211,21 @@ def probe_missed(seen: Breaker, now_ms: int) -> Breaker:
 
 def probe_answered(seen: Breaker, _now_ms: int) -> Breaker:
     return breaker.answered(seen)
+
+
+async def seat(store: Store, pool: str, known: Seats, rows: Mapping[str, Seat | None]) -> tuple[Seats, bool]:
+    """Writes seats of a pool's ledger down, and takes those out that are None. Answers the ledger as it is then, and
+    whether that holds the rows: it does not where another process has changed it since it was `known`.
+    """
+    stamp = str(chance.number(53))
+    texts = [(token, each.text if each else "") for token, each in rows.items()]
+    status, now_ms, *found = await store.seat(pool, seen=known.stamp, stamp=stamp, seats=texts)
+    if status != b"changed":
+        seats = {token: each for token, each in {**known.seats, **rows}.items() if each}
+        return Seats(stamp, int(now_ms), seats), True
+    fields = dict(zip((each.decode() for each in found[0][::2]), found[0][1::2], strict=True))
+    stamp = fields.pop("stamp", b"").decode()
+    return Seats(stamp, int(now_ms), {token: read_seat(text.decode()) for token, text in fields.items()}), False
 
 
 def nobody(pool: str, view: PoolView) -> str:
@@ -256,6 +292,7 @@ def _seen(facts: Mapping[str, bytes]) -> SharedState:
         note=text.get("note"),
         broken=text.get("broken"),
         draining="out" in text,
+        room=read_limit(text["room"]) if "room" in text else None,
     )
 
 
@@ -272,5 +309,12 @@ def _status(address: str, load: int, seen: SharedState, now_ms: int) -> BackendS
         breaker=seen.breaker.state(now_ms),
         alive=not seen.breaker.dead,
         version=seen.version,
-        note=seen.broken or seen.note,
+        note=seen.broken or seen.note or _short(seen),
     )
+
+
+def _short(seen: SharedState) -> str | None:
+    if seen.room is None:
+        return None
+    behind = ", and it falls behind" if seen.room.behind else ""
+    return f"the pool is short of room: its sessions may need {seen.room.tokens} tokens{behind}"

@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from redis.exceptions import NoPermissionError, ResponseError
 
 from prorl_mq.clock import monotonic
@@ -29,6 +30,25 @@ NAME_BYTES: Final = 512  # that a set takes for one, on average: at most 96, and
 KEY_NAMES: Final = 8  # as much as the key itself may take
 _RUN: Final = re.compile(forms.NAME.encode())
 READ_BLOCK_MS = 4_000  # one blocking read; a longer wait is several
+
+
+class _OwnedSample(msgspec.Struct):
+    """The part of a `SampleRecord` that an acknowledgement needs."""
+
+    trajectory: str | None = None
+    trajectory_bytes: int = 0
+
+
+class _Owned(msgspec.Struct):
+    """The part of a `GroupRecord` that an acknowledgement needs: the rest is passed over, not decoded."""
+
+    batch_id: str
+    group_id: str
+    samples: list[_OwnedSample]
+    submitted_in: str | None = None
+
+
+_owned: Final = msgspec.msgpack.Decoder(_Owned).decode
 
 
 class Result(NamedTuple):
@@ -108,12 +128,13 @@ def _text(place: tuple[int, int]) -> str:
 
 def _together(items: Iterable[Ack]) -> Iterator[list[Ack]]:
     """Together as long as they have few blobs; a group that has more of them is a part of its own."""
-    part: list[Ack] = []
+    part, blobs_of_it = list[Ack](), 0
     for item in items:
-        if part and sum(len(each.blobs) for each in part) + len(item.blobs) > BLOBS_AT_ONCE:
+        if part and blobs_of_it + len(item.blobs) > BLOBS_AT_ONCE:
             yield part
-            part = []
+            part, blobs_of_it = [], 0
         part.append(item)
+        blobs_of_it += len(item.blobs)
     if part:
         yield part
 
@@ -194,12 +215,12 @@ def valid(cursor: str) -> None:
         raise InvalidCursor(f"{cursor[:64]!r} is no cursor: take one from a result, or 0 for the beginning")
 
 
-def owned_bytes(record: GroupRecord, record_bytes: int) -> int:
+def owned_bytes(record: GroupRecord | _Owned, record_bytes: int) -> int:
     """Bytes that a result holds in Redis."""
-    return record_bytes + sum(sample.trajectory_bytes for sample in record.samples)
+    return record_bytes + sum([sample.trajectory_bytes for sample in record.samples])
 
 
-def blobs(store: Store, run: RunRef, record: GroupRecord) -> list[str]:
+def blobs(store: Store, run: RunRef, record: GroupRecord | _Owned) -> list[str]:
     """Keys of the blobs that go with a result. Others are left alone: who writes to the stream may name any key."""
     own = store.keys.blobs(run)
     return [sample.trajectory for sample in record.samples if sample.trajectory and sample.trajectory.startswith(own)]
@@ -214,7 +235,7 @@ def _ack(store: Store, run: RunRef, result: Result) -> Ack:
         report = decode(result.record, BatchReport)
         nobody = GroupRef(f"{run}:")  # a group of no name: there is none to delete
         return Ack(result.cursor, nobody, batch_ref(run, report.batch_id), [], len(result.record), admitted=False)
-    record = decode(result.record, GroupRecord)
+    record = _owned(result.record)
     batch = batch_ref(run, record.submitted_in or record.batch_id)  # where a repeat of its submission looks
     size = owned_bytes(record, len(result.record))
     return Ack(

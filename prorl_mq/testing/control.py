@@ -147,13 +147,19 @@ def _abort(backend: "FakeBackend", request: HttpRequest) -> HttpResponse:
 
 
 def _metrics(backend: "FakeBackend") -> str:
+    held = sum(len(each.log.call.prompt_ids) for each in backend._running.values() if each.begun)  # noqa: SLF001
+    cache, labels = backend.cache, f'engine="0",model_name="{backend.model}"'
+    blocks = f'block_size="{cache.block_tokens}",engine="0",num_gpu_blocks="{cache.capacity_blocks}"'
     return "".join(
-        f"vllm:{name} {value}\n"
-        for name, value in (
-            ("num_requests_running", backend.running - backend.waiting),
-            ("num_requests_waiting", backend.waiting),
-            ("prefix_cache_queries_total", backend.prompt_tokens),
-            ("prefix_cache_hits_total", backend.hit_tokens),
+        f"vllm:{name}{{{about}}} {float(value)}\n"
+        for name, about, value in (
+            ("num_requests_running", labels, backend.running - backend.waiting),
+            ("num_requests_waiting", labels, backend.waiting),
+            ("kv_cache_usage_perc", labels, held / (cache.block_tokens * cache.capacity_blocks)),
+            ("num_preemptions_total", labels, backend.preempted),
+            ("cache_config_info", blocks, 1),
+            ("prefix_cache_queries_total", labels, backend.prompt_tokens),
+            ("prefix_cache_hits_total", labels, backend.hit_tokens),
         )
     )
 

@@ -90,7 +90,7 @@ class FakeBackend:
         self.fault: FakeFault | None = None  # of every request; `fail_next` comes first
         self.requests: deque[LoggedRequest] = deque(maxlen=log_limit)
         self.aborts, self.calls, self.loaded = [], [], []
-        self.served = self.prompt_tokens = self.hit_tokens = self.waiting = 0
+        self.served = self.prompt_tokens = self.hit_tokens = self.waiting = self.preempted = 0
         self.server = HttpServer(self._handle)
         self._next_faults: deque[FakeFault] = deque()
         self._running: dict[int, Running] = {}

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from prorl_mq.process.http_server import HttpRequest
+from prorl_mq.schema.images.header import shape_of
+from prorl_mq.schema.images.rows import bytes_of
 from prorl_mq.testing.sampling import FakeSampling
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from prorl_mq.testing.wire import FakeCompletion, GenerateCall
 
 VERSION = "0.5.23"
+IMAGE_ID = 11  # of its model's vocabulary
 
 
 class SglangError(Exception):
@@ -61,11 +64,12 @@ class SglangSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class GenerateReqInput(_Strict, kw_only=True):
-    """The fields of `GenerateReqInput` that belong to text and ids."""
+    """The fields of `GenerateReqInput` that belong to text, ids and images."""
 
     session_id: str | None = None
     text: str | None = None
     input_ids: list[int] | None = None
+    image_data: list[str] | None = None
     sampling_params: SglangSampling
     return_logprob: bool | None = None
     logprob_start_len: int | None = None
@@ -143,6 +147,23 @@ class UnloadLoRAAdapterReqInput(_Strict, kw_only=True):
     lora_name: str
 
 
+def expanded(asked: GenerateReqInput) -> list[int]:
+    """The ids with those of images in the places of `IMAGE_ID`: one for each 28 by 28 pixels."""
+    images = iter(asked.image_data or ())
+    return [
+        made
+        for each in asked.input_ids or ()
+        for made in ([each] * _count(next(images, "")) if each == IMAGE_ID and asked.image_data else [each])
+    ]
+
+
+def _count(image: str) -> int:
+    if not image:
+        return 1
+    shape = shape_of(bytes_of(image).data)
+    return max(1, round(shape.width / 28) * round(shape.height / 28))
+
+
 def read(body: bytes) -> tuple[GenerateReqInput, FakeSampling]:
     """The request, and its sampling in the form of all protocols. Raises `SglangError`."""
     try:
@@ -195,7 +216,8 @@ def write(call: "GenerateCall", sampled: "FakeCompletion", version: str, *, old_
         meta["weight_versions"] = [
             {"version": version, "start": start, "end": end} for version, start, end in sampled.versions
         ]
-    return {"text": "", "output_ids": list(sampled.ids), "meta_info": meta}
+    told = {"prompt_token_ids": list(call.prompt_ids)} if call.raw.get("return_prompt_token_ids") else {}
+    return {"text": "", "output_ids": list(sampled.ids), "meta_info": meta, **told}
 
 
 def look(backend: "FakeBackend", path: str) -> dict[str, Any] | None:

@@ -105,7 +105,7 @@ def _sglang_call(body: bytes, fallback_id: str) -> GenerateCall:
     return GenerateCall(
         route=SGLANG_GENERATE,
         request_id=asked.rid or fallback_id,
-        prompt_ids=asked.input_ids or [],
+        prompt_ids=sglang.expanded(asked),
         params=params,
         model=asked.lora_path,
         cache_salt=asked.cache_salt or "",

@@ -18,6 +18,7 @@ def reachable(directory: Path) -> Path:
     """
     if is_open(directory):
         return directory
+    directory = directory.resolve()  # one copy, whatever links lead there
     state = f"{directory} {directory.stat().st_mtime_ns}"
     digest = hashlib.blake2b(state.encode(), digest_size=8).hexdigest()
     copy = COPIES / f"prorl-sandbox-{os.getuid()}-{digest}"
@@ -50,7 +51,9 @@ def reachable_place(directory: Path) -> Path:
 
 
 def is_open(directory: Path) -> bool:
-    return all(parent.stat().st_mode & 0o001 for parent in (directory, *directory.parents))
+    """True if all can enter it: where links lead counts, not where they lie."""
+    place = directory.resolve()
+    return all(parent.stat().st_mode & 0o001 for parent in (place, *place.parents))
 
 
 def _is_ours(copy: Path) -> bool:

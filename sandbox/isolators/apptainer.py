@@ -245,13 +245,15 @@ class ApptainerProvider:
         """Starts Apptainer with the server in it, or with the holder of a lifeline; Apptainer and the new label."""
         made, enter = cgroup.join(self._groups, directory, made, spec)
         descriptors = Descriptors()
+        shown = self._runtime(spec, interpreter)
         try:
             payload = outside.holder_argv(image.path)
             if listener is not None:
                 payload = server_argv(descriptors.add(listener), sealed=self._sealed)
-            layout = self._layout(spec, image, writable, made, interpreter, payload)
-            if image.descriptor is not None:
-                descriptors.add(image.descriptor)  # in use for as long as the sandbox lives
+            layout = self._layout(spec, image, writable, made, interpreter, payload, shown.path)
+            for used in (image, shown):
+                if used.descriptor is not None:
+                    descriptors.add(used.descriptor)  # in use for as long as the sandbox lives
             # Apptainer's own processes drop their environment; what follows this prefix goes to process 1.
             mark = {f"APPTAINERENV_{name}": value for name, value in label.marked(directory).items()}
             environment = {"PATH": PATH, "APPTAINER_CONFIGDIR": str(directory / "apptainer"), **mark}
@@ -264,9 +266,15 @@ class ApptainerProvider:
                 )  # fmt: skip
         finally:
             descriptors.close()
+            shown.close()
         made = msgspec.structs.replace(made, front_pid=front, front_started=start_time(front) or "")
         label.write(directory, made)
         return front, made
+
+    def _runtime(self, spec: SandboxSpec, interpreter: str | None) -> Image:
+        """Our part of the sandbox, in use until it is closed."""
+        own = {CONFIGURATION: configuration(spec.limits.disk_bytes), PROFILE: self._profile, EMPTY_FILE: ""}
+        return runtime(self._runtimes, interpreter, {**files_of(*unprivileged.identity()), **own}, self._edit)
 
     def _layout(
         self,
@@ -276,11 +284,9 @@ class ApptainerProvider:
         made: label.Label,
         interpreter: str | None,
         payload: Sequence[str],
+        shown: Path,
     ) -> ApptainerLayout:
-        files = files_of(*unprivileged.identity())
-        own = {CONFIGURATION: configuration(spec.limits.disk_bytes), PROFILE: self._profile, EMPTY_FILE: ""}
-        shown = runtime(self._runtimes, interpreter, {**files, **own}, self._edit)
-        bound = {path: f"{shown}{path}" for path in files}
+        bound = {path: f"{shown}{path}" for path in files_of(*unprivileged.identity())}
         if self._sealed:
             bound |= dict.fromkeys(masked_files(), f"{shown}{EMPTY_FILE}")
             bound |= dict.fromkeys(masked_directories(), f"{shown}{EMPTY_DIRECTORY}")

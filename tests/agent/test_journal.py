@@ -68,6 +68,7 @@ class Log:
         self.records = list(before)
         self.cut_at = cut_at
         self.waited: list[bool] = []
+        self.files: list[bytes] = []
 
     leaves = False
 
@@ -94,11 +95,13 @@ class Log:
     async def note(self, text: str) -> None:
         raise NotImplementedError
 
-    async def keep_routes(self, data: bytes) -> str:
-        raise NotImplementedError
+    async def keep_file(self, data: bytes) -> str:
+        self.files.append(data)
+        return f"file-{len(self.files)}"
 
-    async def routes(self, name: str) -> bytes | None:
-        raise NotImplementedError
+    async def kept_file(self, name: str) -> bytes | None:
+        number = int(name.removeprefix("file-"))
+        return self.files[number - 1] if number <= len(self.files) else None
 
     async def append(self, record: bytes, *, wait: bool) -> None:
         if self.cut_at is not None and len(self.records) >= self.cut_at:

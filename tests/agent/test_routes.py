@@ -75,12 +75,12 @@ class Filed(Log):
         super().__init__(*about, **more)
         self.files = {} if files is None else files
 
-    async def keep_routes(self, data: bytes) -> str:
+    async def keep_file(self, data: bytes) -> str:
         name = f"file:{len(self.files)}"
         self.files[name] = data
         return name
 
-    async def routes(self, name: str) -> bytes | None:
+    async def kept_file(self, name: str) -> bytes | None:
         return self.files.get(name)
 
 

@@ -5,11 +5,16 @@ import itertools
 from collections.abc import AsyncIterator
 
 import pytest
+from redis.exceptions import RedisError
 
 from prorl_mq.errors import RedisUnavailable
-from tests.cells.stand import Cluster, cluster
+from prorl_mq.process import redis_server
+from prorl_mq.schema.rendezvous import Place
+from prorl_mq.store.server.primary import ask_node
+from tests.cells.stand import SECRET, Cluster, cluster
 from tests.ha.stand import Writers, queue_of
 from tests.ha.test_service import undisturbed
+from tests.ha.test_tls import certify
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(180)]
 
@@ -73,3 +78,27 @@ async def test_a_lost_slot_stops_its_namespace_alone_until_its_nodes_are_back(co
 async def test_no_process_ends_and_no_attempt_is_lost_when_the_slot_moves() -> None:
     async with cluster() as here, writers_in(here, *here.namespaces(1)) as writers:
         await undisturbed(writers, lambda: here.move(writers.settings.namespace), "stored")
+
+
+async def test_a_cluster_that_speaks_tls_alone_is_followed_where_a_slot_goes() -> None:
+    """All nodes want a client's certificate, on their bus too. The control: without one nobody gets in."""
+    binary = redis_server.installed_binary()
+    if binary is None:
+        pytest.fail("no redis-server on PATH, and the embedded one is built without TLS: run `make setup`")
+    async with (
+        cluster(binary=binary, lines="tls-cluster yes\n", prepared=certify) as here,
+        writers_in(here, *here.namespaces(1)) as writers,
+    ):
+        assert writers.settings.url.startswith("rediss+cluster://")
+        async with writers.writing():
+            await writers.more(50)
+            await here.fail_over(writers.settings.namespace)
+            await writers.more(50)
+        place = await here.owner(writers.settings.namespace)
+        assert place == here.replica_of(0)
+        assert await writers.lost() == set()
+        assert await writers.repeated() == {"already"}
+        node, ca = here.nodes[place], here.nodes[place].query.partition("&")[0]
+        with pytest.raises((RedisError, OSError)):
+            await ask_node(f"rediss://{node.host}:{node.port}{ca}", ("PING",), place=Place(url="", secret=SECRET))
+        await undisturbed(writers, lambda: here.fail_over(writers.settings.namespace), "stored")

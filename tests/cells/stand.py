@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -48,15 +48,16 @@ class Cluster:
         self._lines = lines
 
     def settings(self, namespace: str) -> RedisSettings:
-        places = ",".join(f"{node.host}:{node.port}" for node in self.nodes)
-        return RedisSettings(url=f"redis+cluster://{places}", namespace=namespace, password=SECRET)
+        places, any_node = ",".join(f"{node.host}:{node.port}" for node in self.nodes), self.nodes[0]
+        url = f"{any_node.scheme}+cluster://{places}{any_node.query}"
+        return RedisSettings(url=url, namespace=namespace, password=SECRET)
 
     async def start(self) -> None:
         for node in self.nodes:
             text = NODE.format(
                 base=configuration(), port=node.port, bus=free_port(), directory=node.directory, secret=SECRET
             )
-            node.lines = text + self._lines
+            node.lines = text + node.lines + self._lines
             node.start("")
         for node in self.nodes:
             await until(lambda node=node: _answers(node))  # type: ignore[misc]
@@ -137,12 +138,18 @@ class Cluster:
 
     async def _another(self, place: int) -> int:
         for each in (*range(place + 1, len(self.nodes)), *range(place)):
-            if b"role:master" in await self.nodes[each].ask("INFO", "replication"):
+            if b"role:master" in await self._replication(each):
                 return each
         raise AssertionError("there is one primary alone")
 
     async def _follows(self, place: int, other: int) -> bool:
-        return b"master_port:%d\r" % self.nodes[other].port in await self.nodes[place].ask("INFO", "replication")
+        return b"master_port:%d\r" % self.nodes[other].port in await self._replication(place)
+
+    async def _replication(self, place: int) -> bytes:
+        """As a node tells of it. On a busy machine an answer comes late now and then: it is asked for again."""
+        await until(lambda: _answers(self.nodes[place]))
+        about: bytes = await self.nodes[place].ask("INFO", "replication")
+        return about
 
     async def move_no_more(self, namespace: str, places: Sequence[int]) -> None:
         for place in places:
@@ -176,11 +183,17 @@ async def _answers(node: ChainServer) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def cluster(*, lines: str = "") -> AsyncIterator[Cluster]:
-    """Of the embedded Valkey, which moves slots as a whole. `lines`: at the end of every node's configuration."""
+async def cluster(
+    *, lines: str = "", binary: str = "", prepared: Callable[[Sequence[ChainServer], Path], None] | None = None
+) -> AsyncIterator[Cluster]:
+    """Of the embedded Valkey, which moves slots as a whole, or of another `binary`. `lines`: at the end of every node's
+    configuration. `prepared` is called with the nodes before they start.
+    """
     directory = Path(tempfile.mkdtemp(prefix="cells"))
-    made = Cluster(directory, find_binary(), lines)
+    made = Cluster(directory, binary or find_binary(), lines)
     try:
+        if prepared is not None:
+            prepared(made.nodes, directory)
         await made.start()
         yield made
     finally:

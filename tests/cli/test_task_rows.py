@@ -44,6 +44,15 @@ def test_bad_rows_among_500_are_named_and_the_others_pass(tmp_path: Path) -> Non
     assert "FAIL_TO_PASS" in found["faults"][1]["error"]
 
 
+def test_a_hostile_row_writes_nothing_of_its_own_to_the_terminal_and_is_quoted_in_part(tmp_path: Path) -> None:
+    row = {**PUBLISHED, "instance_id": "x\x1b[2J\n500 of 500 rows pass", "FAIL_TO_PASS": ["y" * 100_000]}
+    told = check("--rows", rows(tmp_path / "rows.jsonl", row, {**row, "FAIL_TO_PASS": []}))
+    assert told.returncode == 1
+    assert "x\\u001b[2J\\n500 of 500 rows pass (line 1)" in told.stdout
+    assert "\x1b" not in told.stdout
+    assert len(told.stdout) < 5000
+
+
 def test_rows_that_all_pass_and_a_file_without_any(tmp_path: Path) -> None:
     assert check("--rows", rows(tmp_path / "rows.jsonl", *TASKS)).returncode == 0
     nothing = check("--rows", rows(tmp_path / "none.jsonl", ""))

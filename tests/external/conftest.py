@@ -27,10 +27,15 @@ class Attempt:
     """One attempt's gateway."""
 
     def __init__(
-        self, texts: list[str], sampling: Sampling, interceptor: Interceptor | None, others: Mapping[str, OtherModel]
+        self,
+        texts: list[str],
+        sampling: Sampling,
+        interceptor: Interceptor | None,
+        others: Mapping[str, OtherModel],
+        policy: ScriptedPolicy | None,
     ) -> None:
-        self.renderer = tooled()
-        self.policy = ScriptedPolicy(self.renderer, texts)
+        self.policy = policy or ScriptedPolicy(tooled(), texts)
+        self.renderer = self.policy.renderer
         self.recording = Recording(self.policy, self.renderer, sampling, "task:0", interceptor, others=others)
         self.gateway = Gateway(self.recording)
         self.headers = {"authorization": f"Bearer {self.gateway.key}"}
@@ -47,8 +52,9 @@ async def attempt(
     sampling: Sampling | None = None,
     interceptor: Interceptor | None = None,
     others: Mapping[str, OtherModel] = {},
+    policy: ScriptedPolicy | None = None,
 ) -> AsyncIterator[tuple[Attempt, httpx.AsyncClient]]:
-    made = Attempt(texts, sampling or Sampling(), interceptor, others)
+    made = Attempt(texts, sampling or Sampling(), interceptor, others, policy)
     async with made.gateway.listening(door), made.client(door) as client:
         async with asyncio.timeout(60):
             yield made, client

@@ -62,7 +62,8 @@ async def rollout(box: Any) -> ExternalResult:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("body", "why"), [(REFUSED, "response_format .* is refused: the policy is not constrained"), (PICTURE, "text")]
+    ("body", "why"),
+    [(REFUSED, "response_format .* is refused: the policy is not constrained"), (PICTURE, "nothing is fetched")],
 )
 async def test_it_is_the_infrastructures_and_says_which_request(
     door: Path, body: dict[str, Any], why: str, stream: bool

@@ -11,7 +11,7 @@ import pytest
 from tests.formats.__main__ import lines
 from tests.formats.models import MODELS, Known, renderer, tokenizer
 from tests.formats.plugin import ROOT, package
-from workers.agent.formats.registry import BUILT_IN
+from workers.agent.formats.registry import BUILT_IN, known
 from workers.agent.loading import load_renderer
 from workers.agent.renderer import Renderer
 from workers.agent.template import TemplateError
@@ -98,3 +98,38 @@ def test_a_format_that_cannot_be_loaded_is_named(shouting: Path, tmp_path: Path)
     found = looked(shouting, package(tmp_path / "plugin", "shouting:Whispering"))
     assert found.returncode == 1
     assert "the model format 'shouting' (shouting:Whispering) cannot be loaded" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1 / 0", "(other:Other) cannot be loaded: ZeroDivisionError: division by zero; correct or uninstall"),
+        ("Other = 7", "(other:Other) is no class with a method `fits`"),
+        ("class Other:\n  def fits(model): return model.nothing", "cannot say whether it fits model: AttributeError"),
+        ("class Other:\n  def fits(): return True", "cannot say whether it fits model: TypeError"),
+        ("class Other:\n  def fits(model): return True", "the model format 'other' raises TypeError: Other() takes no"),
+        (
+            "class Other:\n  name = stop_ids = prompt = 0\n  fits = staticmethod(bool)\n  __init__ = lambda *_: None",
+            "the model format 'other' lacks delta, parse",
+        ),
+    ],
+    ids=["import", "no class", "fits raises", "fits takes nothing", "made of nothing", "a part is missing"],
+)
+def test_a_format_of_another_package_that_is_broken_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    (tmp_path / "other.py").write_text(text)
+    metadata = tmp_path / "prorl_other-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: prorl-other\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text("[prorl_mq.formats]\nother = other:Other\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "other", raising=False)
+    known.cache_clear()
+    try:
+        with pytest.raises(TemplateError) as fault:
+            Renderer(bytewise(BARE), "model")
+    finally:
+        known.cache_clear()
+        sys.modules.pop("other", None)
+    assert said in str(fault.value)

@@ -2,19 +2,20 @@
 
 import os
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from redis.exceptions import RedisError
 
 from prorl_mq.process import redis_server
-from prorl_mq.process.chain import Chain
+from prorl_mq.process.chain import Chain, ChainServer
 from prorl_mq.schema import rendezvous
 from prorl_mq.schema.rendezvous import Place
 from prorl_mq.store.server.connection import RedisSettings
 from prorl_mq.store.server.nodes import HOST
 from prorl_mq.store.server.primary import ask_node
-from slurm.redis_task import authority, issue
+from slurm.servers.certificates import authority, issue
 from tests.ha.stand import NAMESPACE, Stand, queue_of, stand
 from tests.ha.test_service import served
 
@@ -35,12 +36,16 @@ WHOLE = os.environ.get("PRORL_SOAK") == "1"  # the whole service; else its store
 
 
 def certified(chain: Chain, directory: Path) -> None:
+    certify((*chain.nodes, *chain.sentinels), directory)
+
+
+def certify(servers: Iterable[ChainServer], directory: Path) -> None:
     """One authority; a certificate for all servers, and one for whoever connects, servers among them."""
     files = {name: directory / f"{name}.pem" for name in ("own", "client", "ca")}
     files["ca"].write_text(authority(directory / "tls"))
     issue(directory / "tls", "server", files["own"], address=HOST)
     issue(directory / "tls", "client", files["client"])
-    for each in (*chain.nodes, *chain.sentinels):
+    for each in servers:
         each.scheme, each.lines = "rediss", SERVER.format(port=each.port, **files)
         each.query = "?ssl_ca_certs={ca}&ssl_certfile={client}&ssl_keyfile={client}".format(**files)
 

@@ -103,6 +103,11 @@ def test_an_image_is_named_by_all_that_goes_into_it(tmp_path: Path) -> None:
     assert len({first, executable, digest(tmp_path)}) == 3
 
 
+def test_variables_that_double_are_refused_before_they_fill_the_memory() -> None:
+    with pytest.raises(Unbuildable, match="line 20: the variables of a text come to more than 131072 characters"):
+        read("FROM a\nENV A=x\n" + "ENV A=$A$A\n" * 60)
+
+
 def test_a_shells_test_is_no_list_and_an_empty_line_ends_nothing() -> None:
     steps = read("FROM a\nRUN [ -d /x ] || \\\n\n mkdir /x\n").steps
     assert [step.command.split() for step in steps if isinstance(step, RunStep)] == [

@@ -8,6 +8,7 @@ import pytest
 from prorl_mq.schema.task_schema import split
 from tests.harbor.tasks import toml, write
 from workers.handlers.harbor import dataset, files
+from workers.handlers.harbor.__main__ import main
 from workers.handlers.harbor.family import Harbor, told
 from workers.handlers.harbor.reading import BadTask, read_task
 from workers.handlers.harbor.row import row_of
@@ -75,7 +76,30 @@ REFUSED = {
     "the whole image": (toml("", "").replace('"/srv"', '"/"'), "name a directory below"),
     "a place of the verifier's": (toml("metadata.prorl_mq", 'writable = ["/tests"]'), "a place of Harbor's own"),
     "no TOML": ("schema_version =", "task.toml cannot be read"),
+    "much TOML": ("#" * (files.TASK_BYTES + 1), "task.toml has more than 8 MiB"),
+    "a time without an end": (toml("verifier", "timeout_sec = 1e308"), "verifier.timeout_sec = 1e+308: it must be"),
+    "a memory without an end": (toml("environment", f"memory_mb = {10**400}"), "environment.memory_mb"),
+    "a way up": (toml("", "").replace('"/srv"', '"/srv/../etc"'), "must be a path without `..`"),
+    "a way up to the tests": (toml("metadata.prorl_mq", 'writable = ["/srv/../tests"]'), "a path without `..`"),
+    "a way up of the verifier's": (
+        toml("verifier.environment", 'docker_image = "a"\nworkdir = "/a/../tests"'), "verifier.environment.workdir: ",
+    ),
+    "a place on two lines": (toml("", "").replace('"/srv"', '"/a\\nb"'), "and control characters"),
+    "a name that is none of Harbor's": (toml("task", 'name = "a/b\\u0000"'), "it must be ORG/NAME of letters"),
+    "a name that leads up": (toml("task", 'name = "a/b..c"'), "task.name = 'a/b..c'"),
+    "a long name": (toml("task", f'name = "a/{"b" * 300}"'), "have 256 characters at most"),
 }  # fmt: skip
+
+
+def test_a_directory_whose_name_cannot_be_printed_is_refused_and_the_others_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "fine", {})
+    write(tmp_path / "caf\udce9", {})
+    assert main(["rows", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert [json.loads(line)["task_id"] for line in printed.out.splitlines()] == ["fine"]
+    assert "must be printable" in printed.err
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -169,6 +193,22 @@ def test_neither_tests_nor_solution_are_in_what_run_sees(tmp_path: Path) -> None
     assert "forty" not in json.dumps(opened)
     assert "test.sh" not in json.dumps(opened)
     assert {"verifier", "solution"} == sealed.keys()
+
+
+def test_a_row_names_the_image_that_is_to_be_fetched_and_none_that_is_built_or_lies_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRORL_SANDBOX_TOOLS", str(tmp_path))
+    (tmp_path / "images" / "harbor").mkdir(parents=True)
+    (tmp_path / "images" / "harbor" / "images.json").write_text(
+        '{"here:1": "/here", "far:1": "docker://mirror/{name}"}'
+    )
+    payload = {"instruction": "x", "workdir": "/srv"}
+    for name, wanted in (
+        ("docker://a/b:1", ["docker://a/b:1"]), ("docker://far:1", ["docker://mirror/far:1"]),
+        ("docker://here:1", []), ("built:0123", []),
+    ):  # fmt: skip
+        assert Harbor().images({**payload, "image": name}) == wanted
 
 
 def test_files_that_are_no_text_come_back_as_they_were(tmp_path: Path) -> None:

@@ -183,3 +183,32 @@ async def test_who_waits_for_a_connection_hears_that_the_client_was_closed(
         await client.aclose()
         with pytest.raises(OUTAGES):
             await call
+
+
+@pytest.mark.parametrize(
+    ("wired", "over_it"),
+    [("short", ["EVALSHA", "EXISTS"]), (True, ["GET", "EVALSHA", "EVALSHA", "HGET", "XRANGE", "EXISTS"])],
+)
+async def test_what_is_long_or_may_be_answered_at_length_is_not_in_front_of_what_is_short(
+    settings: RedisSettings, wired: Any, over_it: list[str]
+) -> None:
+    """The API's client is of short calls. The control is a client of all calls, where the long ones are in front."""
+    client: Any = connect(settings, wired=wired)
+    try:
+        sha = await ask(client, "SCRIPT", "LOAD", "return #ARGV[1]")
+        await ask(client, "HGET", "hash", "field")  # makes the wire
+        sent, send = list[str](), client._wire.send
+
+        def noted(command: tuple[Any, ...], within_s: float) -> Any:
+            sent.append(command[0])
+            return send(command, within_s)
+
+        client._wire.send = noted
+        assert await ask(client, "GET", "text") is None
+        assert await ask(client, "EVALSHA", sha, 0, b"x" * (1 << 17)) == 1 << 17
+        assert await ask(client, "EVALSHA", sha, 0, b"x") == 1
+        assert await ask_many(client, [("HGET", "hash", "field"), ("XRANGE", "stream", "-", "+")]) == [None, []]
+        assert await ask(client, "EXISTS", "text") == 0
+        assert sent == over_it
+    finally:
+        await client.aclose()

@@ -68,7 +68,7 @@ async def rollout(policy: Looking, log: Log | None = None, images: Sequence[Any]
         policy=policy,
         renderer=policy.renderer,
         messages=attached(asked, images),
-        tools=list(TOOLS.values()),
+        tools=more.pop("tools", list(TOOLS.values())),
         sandbox=more.pop("world", World()),  # type: ignore[arg-type]
         sampling=Sampling(seed=1),
         sample="task:0",
@@ -109,7 +109,7 @@ async def test_an_image_that_is_shown_twice_is_stored_once(renderer: Renderer) -
 
 async def test_text_alone_brings_nothing_to_the_policy_or_the_record(renderer: Renderer) -> None:
     policy = Looking(renderer, TEXTS)
-    found = await rollout(policy, images=[])
+    found = await rollout(policy, images=[], tools=[tool for tool in TOOLS.values() if not tool.shows])
     assert (found.images, found.image_id, policy.shown) == ([], None, [()] * 3)
     assert policy.stops[0] == renderer.stop_ids
 

@@ -1,19 +1,23 @@
 """Calls with images: one id for each on the way, and the answer's ids and places compared with ours."""
 
 import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
 
+from prorl_mq.testing.fake_backend import FakeBackend
+from prorl_mq.testing.wire import SGLANG_GENERATE
 from tests.pictures.seeing import picture
 from tests.unit.workers.inference.conftest import request
 from workers.inference.assignment import Endpoint, WireProtocol
-from workers.inference.clients import InferenceClients
+from workers.inference.clients import SHOWS_IMAGES, InferenceClients
 from workers.inference.pictures import (
     ImagesDiffer,
     ImagesUnsupported,
     Picture,
+    check_ids,
     check_read,
     collapsed,
     data_url,
@@ -22,6 +26,7 @@ from workers.inference.pictures import (
 )
 from workers.inference.policy import StickyPolicy
 from workers.inference.protocol import Completion
+from workers.inference.protocols.sglang_generate import SglangGenerate
 from workers.inference.protocols.vllm_generate import VllmGenerate
 
 pytestmark = pytest.mark.anyio
@@ -96,13 +101,57 @@ def test_ids_without_an_image_are_never_sent() -> None:
         collapsed(IDS, SHOWN[:1])
 
 
-@pytest.mark.parametrize("protocol", [each for each in WireProtocol if each is not WireProtocol.VLLM_GENERATE])
+@pytest.mark.parametrize("protocol", [each for each in WireProtocol if each not in SHOWS_IMAGES])
 async def test_other_protocols_refuse_images_and_send_nothing(protocol: WireProtocol) -> None:
     async with InferenceClients(connect_s=1, answer_s=1) as clients:
         with pytest.raises(ImagesUnsupported, match=rf"the protocol {protocol} takes no images"):
             await clients.generate(
                 Endpoint(address="http://127.0.0.1:1", protocol=protocol), request(prompt_ids=IDS, pictures=SHOWN)
             )
+
+
+@pytest.fixture
+async def sglang() -> AsyncIterator[FakeBackend]:
+    """Which refuses every field that SGLang does not define. Its images take an id for each 28 by 28 pixels."""
+    async with FakeBackend(routes={SGLANG_GENERATE}) as made:
+        yield made
+
+
+async def test_sglang_is_sent_one_id_for_each_image_and_tells_what_it_has_read(sglang: FakeBackend) -> None:
+    asked = request(prompt_ids=IDS, pictures=SHOWN)
+    endpoint = Endpoint(address=sglang.address, protocol=WireProtocol.SGLANG_GENERATE)
+    sent = msgspec.json.decode(SglangGenerate(ANY, ANY)._encode(endpoint, asked, streams=False))
+    assert sent["input_ids"] == [1, 9, PAD, 10, 9, PAD, 10, 2]
+    assert sent["image_data"] == [data_url(RED), data_url(BLUE)]
+    assert sent["return_prompt_token_ids"]
+    plain = msgspec.json.decode(SglangGenerate(ANY, ANY)._encode(endpoint, request(prompt_ids=IDS), streams=False))
+    assert not {"image_data", "return_prompt_token_ids"} & plain.keys()
+    async with InferenceClients(connect_s=5, answer_s=30) as clients:
+        found = await clients.generate(endpoint, asked)
+        assert (found.ids != [], found.prompt_tokens) == (True, len(IDS))
+
+
+@pytest.mark.parametrize("fewer", [False, True], ids=["another processor", "another text"])
+async def test_an_sglang_that_has_read_other_ids_is_refused(sglang: FakeBackend, fewer: bool) -> None:
+    """Also as many of them: it reads ids with images again from their text."""
+    ids = [*IDS[:3], *IDS[4:]]
+    narrow = [
+        msgspec.structs.replace(SHOWN[0], length=2), msgspec.structs.replace(SHOWN[1], start=6),
+    ]  # fmt: skip
+    asked = request(prompt_ids=ids, pictures=narrow)
+    endpoint = Endpoint(address=sglang.address, protocol=WireProtocol.SGLANG_GENERATE)
+    if fewer:
+        with pytest.raises(ImagesDiffer, match="which SGLang reads again from the text"):
+            check_ids("http://b", request(prompt_ids=IDS, pictures=SHOWN), [*IDS[:-1], 3])
+        return
+    async with InferenceClients(connect_s=5, answer_s=30) as clients:
+        with pytest.raises(ImagesDiffer, match="it has read 10 other ids with images than the 9 that were sent"):
+            await clients.generate(endpoint, asked)
+
+
+def test_an_sglang_that_tells_no_ids_is_refused() -> None:
+    with pytest.raises(ImagesUnsupported, match="return_prompt_token_ids"):
+        check_ids("http://b", request(prompt_ids=IDS, pictures=SHOWN), None)
 
 
 async def test_the_rest_of_an_aborted_turn_is_asked_for_with_the_images() -> None:
@@ -128,6 +177,6 @@ def test_a_completion_is_cut_in_front_of_a_placeholder() -> None:
     made = Completion(
         ids=[4, 5, PAD, 6], logprobs=[-1.0, -2.0, -3.0, -4.0], finish_reason="length", backend="b", stop_token=None
     )
-    assert without(made, [], 3) is made
-    cut = without(made, SHOWN, 3)
+    assert without(made, (), 3) is made
+    cut = without(made, {PAD}, 3)
     assert (cut.ids, cut.logprobs, cut.finish_reason) == ([4, 5], [-1.0, -2.0], "stop")

@@ -4,11 +4,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
 from prorl_mq.duties import probe_backends
-from prorl_mq.duties.backend_control import BackendControl, ControlFailed
+from prorl_mq.duties.backend_control import ANSWER_BYTES, BackendControl, ControlFailed
 from prorl_mq.duties.load_weights import Weights
 from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.rules.breaker import MISSES
@@ -70,6 +71,34 @@ async def flood(writer: asyncio.StreamWriter) -> None:
     while True:
         writer.write(b"x" * 65536)
         await writer.drain()
+
+
+def saying(*parts: bytes) -> Answering:
+    async def metrics(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+
+    return metrics
+
+
+async def test_of_large_metrics_the_lines_that_tell_the_load_are_kept(control: BackendControl, serve: Any) -> None:
+    """A loaded vLLM tells hundreds of kilobytes, and what is read at once may end anywhere."""
+    other = b'vllm:e2e_request_latency_seconds_bucket{engine="0",le="0.3"} 1.0\n' * 5_000
+    told = b'vllm:num_requests_running{engine="0"} 3.0'
+    address = await serve(saying(other, told[:20], told[20:] + b"\n", other))
+    assert len(other) > ANSWER_BYTES
+    assert await control.load_lines(address) == [told]
+
+
+@pytest.mark.parametrize(
+    "parts", [[b"x" * 65_536] * 2, [b"vllm:num_requests_running{} 1\n" * 3_000], [b"# a line\n" * 8_000] * 64]
+)
+async def test_metrics_that_are_too_large_are_left(control: BackendControl, serve: Any, parts: list[bytes]) -> None:
+    """One line without end, too many of the load, or too many at all."""
+    with pytest.raises(ControlFailed):
+        await control.load_lines(await serve(saying(*parts)))
 
 
 async def add(queue: Queue, address: str) -> None:

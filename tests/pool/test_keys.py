@@ -1,5 +1,6 @@
 """API keys of backends: from a file to the backends that it names, and to nobody and nowhere else."""
 
+import asyncio
 import io
 import logging
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.backend_keys import BackendKeys, keys_from
 from prorl_mq.process.http_server import HttpRequest, HttpResponse
+from prorl_mq.process.logs import configure
 from prorl_mq.rules.reach import Reach
 from prorl_mq.store import pools as backends
 from prorl_mq.testing.wire import SGLANG_GENERATE, VLLM_GENERATE, FakeFault
@@ -104,6 +106,33 @@ async def test_a_server_that_repeats_the_key_in_an_error_is_not_quoted_with_it(f
             await probe(clients, fake.address)
     assert "Bearer [key]" in str(caught.value)
     assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("hidden", [True, False], ids=["hidden", "a control without"])
+async def test_an_answer_that_is_no_http_and_begins_with_the_key_is_not_quoted(
+    made_keys, said, monkeypatch, hidden: bool
+) -> None:
+    """An address of another service, which sends back what it cannot read."""
+
+    async def repeats(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        writer.write(next(line for line in request.split(b"\r\n") if line.lower().startswith(b"auth")) + b"\r\n\r\n")
+        writer.close()
+
+    configure({})
+    if not hidden:
+        monkeypatch.setattr(BackendKeys, "quoted", lambda _, _address, words: words)
+    server = await asyncio.start_server(repeats, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, InferenceClients(keys=made_keys()) as clients:
+        with pytest.raises(InferenceError, match="its answer cannot be read") as caught:
+            await probe(clients, address)
+        control = BackendControl(keys=made_keys())
+        with pytest.raises(ControlFailed):
+            await control.resume(address)
+        await control.aclose()
+    assert "illegal status line" in said.getvalue() or hidden
+    assert (KEY in str(caught.value), KEY in said.getvalue()) == (not hidden, not hidden)
 
 
 async def test_a_tenants_backend_gets_no_key_wherever_it_is(fakes, made_keys) -> None:

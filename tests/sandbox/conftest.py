@@ -18,7 +18,7 @@ from sandbox.lifetime.sweep import sweep
 from sandbox.protocol import Sandbox, SandboxLimits, SandboxProvider, SandboxSpec
 
 NODE = "node-1"
-TOOLS_DIR = Path(os.environ.get("PRORL_SANDBOX_TOOLS", Path(__file__).parents[2] / ".state"))
+TOOLS_DIR = Path(os.environ.get("PRORL_SANDBOX_TOOLS", Path(__file__).parents[2] / ".state")).absolute()
 PYTHON_DIR = Path(os.environ.get("PRORL_SANDBOX_PYTHON", TOOLS_DIR / "sandbox-python"))
 ISOLATED = ("apptainer", "bubblewrap")  # kinds that promise isolation
 KINDS = (*ISOLATED, "local")

@@ -1,6 +1,7 @@
 """What only Apptainer does: its command line, images of all forms, its own process outside."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from sandbox.isolators.apptainer_argv import ApptainerLayout, apptainer_argv, ap
 from sandbox.isolators.choice import UNTRUSTED, choose
 from sandbox.isolators.interpreter import python_of
 from sandbox.isolators.kinds import make_provider
-from sandbox.isolators.runtime import runtime
+from sandbox.isolators.runtime import KEPT, NEW, runtime
 from sandbox.lifetime import cgroup, label
 from sandbox.lifetime.first_process import first_process
 from sandbox.protocol import Mount, Sandbox, SandboxProvider, SandboxSpec
@@ -78,12 +79,34 @@ def test_the_first_python_on_the_path_is_taken(image: Path) -> None:
 
 
 def test_a_runtime_is_made_once_for_the_same_content(tmp_path: Path) -> None:
-    first = runtime(tmp_path / "runtimes", "/usr/bin/pypy3", {"/etc/passwd": "x"})
-    assert runtime(tmp_path / "runtimes", "/usr/bin/pypy3", {"/etc/passwd": "x"}) == first
-    assert runtime(tmp_path / "runtimes", "/usr/bin/pypy3", {"/etc/passwd": "y"}) != first
+    def of(passwd: str) -> Path:
+        with contextlib.closing(runtime(tmp_path / "runtimes", "/usr/bin/pypy3", {"/etc/passwd": passwd})) as held:
+            return held.path
+
+    first = of("x")
+    assert of("x") == first
+    assert of("y") != first
     assert (first / "opt" / "execd").readlink() == Path("/usr/bin/pypy3")
     assert (first / "opt" / "server").read_bytes().startswith(b"from __future__")
     assert (first / "etc" / "passwd").read_text() == "x"
+
+
+def test_runtimes_do_not_pile_up_and_those_in_use_stay(tmp_path: Path) -> None:
+    """Each release and each size of scratch space makes another one."""
+    killed, working = tmp_path / f"{NEW}killed", tmp_path / f"{NEW}working"
+    for unfinished in (killed, working):
+        (unfinished / "runtime").mkdir(parents=True)
+    os.utime(killed, (0, 0))
+    with contextlib.closing(runtime(tmp_path, None, {"/size": "in use"})) as used:
+        for size in range(KEPT + 3):
+            runtime(tmp_path, None, {"/size": str(size)}).close()
+        there = {path.name for path in tmp_path.iterdir()}
+        assert used.path.name in there
+        assert len(there) == KEPT + 2  # that one, and one that is being made
+    assert working.name in there
+    with contextlib.closing(runtime(tmp_path, None, {"/size": "another"})) as another:
+        assert another.path.is_dir()
+        assert not used.path.exists()  # nobody has it any more
 
 
 @pytest.mark.parametrize(("scratch_bytes", "mib"), [(1, 2), (1 << 20, 2), ((1 << 20) + 1, 3), (1 << 30, 1025)])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.host import reachable as module
-from sandbox.host.reachable import reachable
+from sandbox.host.reachable import is_open, reachable
 
 
 @pytest.fixture
@@ -43,3 +43,18 @@ def test_a_link_in_the_copys_place_is_not_trusted(hidden: Path, tmp_path: Path) 
     copy.symlink_to(tmp_path)
     with pytest.raises(OSError, match="directory"):
         reachable(hidden)
+
+
+def test_a_directory_that_several_links_lead_to_has_one_copy_and_a_link_opens_nothing(
+    hidden: Path, tmp_path: Path
+) -> None:
+    links = [tmp_path / "one", tmp_path / "two"]
+    for link in links:
+        link.symlink_to(hidden)
+    assert {reachable(each) for each in (*links, hidden)} == {reachable(hidden)}
+    opened = Path("/var/tmp") / f"prorl-test-{tmp_path.name}"
+    opened.symlink_to(hidden)
+    try:
+        assert not is_open(opened), "nobody may enter what it leads to"
+    finally:
+        opened.unlink()

@@ -47,7 +47,7 @@ def replaced(world: "World") -> Iterator[None]:
     loop, network = world.loop, world.network
     random: Random = world.options.random("product")
 
-    def factory(settings: RedisSettings, connections: int, *, wired: bool) -> Any:
+    def factory(settings: RedisSettings, connections: int, *, wired: object) -> Any:
         return Client(network, answer_s=settings.answer_s, connections=connections)
 
     def thread_client(settings: RedisSettings, *, timeout_s: float) -> ThreadClient:

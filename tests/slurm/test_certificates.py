@@ -19,8 +19,10 @@ from prorl_mq.errors import ConfigurationError
 from prorl_mq.process import redis_server
 from prorl_mq.schema import rendezvous
 from prorl_mq.store.server.connection import RedisSettings, ask, connect
-from slurm import node_state, redis_task
-from slurm.redis_task import ADMIN, ROLES, RedisTask, authority, issue
+from slurm import node_state
+from slurm.servers import certificates
+from slurm.servers.certificates import authority, issue
+from slurm.servers.queue_server import ADMIN, ROLES, RedisTask
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
 
@@ -88,7 +90,7 @@ async def test_certificates_and_their_authority_are_renewed_while_connections_st
         await task._renewed()
         assert shown(host, int(port), rendezvous.read(file)) != before
         assert int(await ask(redis, "CLIENT", "ID")) == connection
-        monkeypatch.setattr(redis_task, "CA_DAYS", 61)  # half of the authority's time is over
+        monkeypatch.setattr(certificates, "CA_DAYS", 61)  # half of the authority's time is over
         await task._renewed()
         assert int(await ask(redis, "CLIENT", "ID")) == connection
         assert rendezvous.read(file).ca.count("BEGIN") == 2  # type: ignore[union-attr]

@@ -2,13 +2,10 @@
 
 import json
 import os
-import shutil
-import stat
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,9 +14,9 @@ from slurm import __main__ as cli
 from slurm import commands, spec_file
 from slurm.layout import job_name
 from slurm.tasks import SlurmTask, read_tasks
+from tests.slurm.conftest import Fake
 
 pytestmark = pytest.mark.anyio
-STAND_IN = Path(__file__).parent / "fake" / "command.py"
 SPEC = """
 name = "d"
 shared = "{shared}"
@@ -31,39 +28,6 @@ count = 3
 [arrays.eval]
 kind = "eval"
 """
-
-
-class Fake:
-    """Slurm's commands, played."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-
-    def answers(self, command: str, text: str = "", code: int = 0) -> None:
-        (self.place / command).write_text(f"{code}\n{text}")
-
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        path = self.place / "calls"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-    def argvs(self, command: str) -> list[list[str]]:
-        return [call["argv"][1:] for call in self.calls if call["argv"][0] == command]
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    programs, place = tmp_path / "bin", tmp_path / "fake"
-    programs.mkdir()
-    place.mkdir()
-    for name in ("sbatch", "squeue", "scancel", "sinfo"):
-        shutil.copy(STAND_IN, programs / name)
-        (programs / name).chmod(stat.S_IRWXU)
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    monkeypatch.setenv("FAKE_SLURM", str(place))
-    fake = Fake(place)
-    fake.answers("sbatch", "17\n")
-    return fake
 
 
 @pytest.fixture
@@ -226,9 +190,13 @@ def test_drain_withdraws_what_waits_and_spares_servers(fake: Fake, prorl: Callab
 
 
 def test_cancel_ends_all_that_is_alive(fake: Fake, prorl: Callable[..., tuple[int, str, str]]) -> None:
-    fake.answers("squeue", "9|d.redis|RUNNING|n1|1:00|59:00|None\n18_0|d.eval|COMPLETED|n1|1:00|0:00|None\n")
-    assert prorl("cancel")[2] == "1 cancelled; accepted jobs stay in Redis\n"
-    assert fake.argvs("scancel") == [["9"]]
+    fake.answers(
+        "squeue",
+        "9|d.redis|RUNNING|n1|1:00|59:00|None\n18_0|d.eval|COMPLETED|n1|1:00|0:00|None\n"
+        "17_0|d.node|RUNNING|n1|1:00|59:00|None\n17_1|d.node|PENDING||0:00|1:00:00|Resources\n",
+    )
+    assert prorl("cancel")[2] == "3 cancelled; accepted jobs stay in Redis\n"
+    assert fake.argvs("scancel") == [["--signal=KILL", "--batch", "17_0"], ["17_0"], ["9", "17_1"]]
 
 
 @pytest.mark.parametrize(

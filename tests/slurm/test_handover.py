@@ -12,13 +12,15 @@ import pytest
 
 from prorl_mq.schema import rendezvous
 from prorl_mq.store.server.connection import RedisClient, RedisSettings, ask, connect, patiently
+from slurm.servers.redis_data import RedisData
 from tests.support.service import until
 from tests.support.world import ROOT
 
+SOAK = "PRORL_SOAK" in os.environ  # `make test-slurm` hands over twice, and with TLS
 pytestmark = [pytest.mark.anyio, pytest.mark.process, pytest.mark.timeout(120)]
 
 
-Start = Callable[[str, str], Awaitable[asyncio.subprocess.Process]]
+Start = Callable[..., Awaitable[asyncio.subprocess.Process]]
 
 
 @pytest.fixture
@@ -26,8 +28,9 @@ async def started(tmp_path: Path) -> AsyncIterator[Start]:
     """Starts a Redis task of the deployment, as a job of Slurm on a node of its own; it ends with the test."""
     processes = list[asyncio.subprocess.Process]()
 
-    async def start(job: str, path: str) -> asyncio.subprocess.Process:
+    async def start(job: str, path: str, *options: str) -> asyncio.subprocess.Process:
         argv = [sys.executable, "-m", "slurm.redis_task", "--shared", str(tmp_path / "shared"), "--interface", "lo"]
+        argv += options
         state = tmp_path / "scratch" / ("long-" * 25) / job
         state.mkdir(parents=True)
         env = {**os.environ, "PRORL_STATE": str(state), "SLURM_JOB_ID": job, "PATH": path}
@@ -76,6 +79,75 @@ async def test_the_next_job_takes_over_what_the_first_one_had_when_that_one_ends
     for client in (redis, again):
         await client.aclose()
     assert await first.wait() == await second.wait() == 0
+
+
+async def written(settings: RedisSettings, stop: asyncio.Event) -> int:
+    """Counts up in Redis, one acknowledged write after the other; how many there were."""
+    redis = connect(settings, connections=1)
+    count = 0
+    while not stop.is_set():
+        count += 1
+        await asked(redis, "SADD", "{prorl}:kept", str(count))
+    await redis.aclose()
+    return count
+
+
+@pytest.mark.parametrize("tls", [True, False] if SOAK else [False])
+async def test_it_is_handed_over_without_a_loss(tmp_path: Path, started: Start, tls: bool) -> None:
+    """The next job has all data before the first one ends, and no file of the first one is needed."""
+    path, data, options = squeue(tmp_path, "COMPLETED"), tmp_path / "shared" / "redis", ["--tls"] if tls else []
+    jobs = [await started("1", path, *options)]
+    file = tmp_path / "shared" / "rendezvous" / "ingress.json"
+    await until(lambda: _is(file.exists), within_s=60)
+    stop = asyncio.Event()
+    writing = asyncio.create_task(written(RedisSettings(rendezvous=file), stop))
+    directories = [RedisData(data, "").current]
+    for job in ("2", "3") if SOAK else ("2",):
+        before = file.read_text()
+        jobs[-1].send_signal(signal.SIGUSR1)  # Slurm's warning comes early: there is no other yet
+        jobs.append(await started(job, path, *options))
+        assert await jobs[-2].wait() == 0
+        assert file.read_text() != before, "the new address was there before the old job ended"
+        directories.append(RedisData(data, "").current)
+    stop.set()
+    count = await writing
+    redis = connect(RedisSettings(rendezvous=file), connections=1)
+    assert await asked(redis, "SCARD", "{prorl}:kept") == count
+    await redis.aclose()
+    assert len(set(directories)) == len(jobs)
+    await until(lambda: _is(lambda: not (data / "appendonlydir").exists()), within_s=60)
+    jobs[-1].send_signal(signal.SIGTERM)
+    assert await jobs[-1].wait() == 0
+    again = await started("4", path, *options)  # from its files alone
+    redis = connect(RedisSettings(rendezvous=file), connections=1)
+    assert await asked(redis, "SCARD", "{prorl}:kept") == count
+    await redis.aclose()
+    assert [place.name for place in data.glob("copy-*")] == [directories[-1].name]
+    again.send_signal(signal.SIGTERM)
+    assert await again.wait() == 0
+
+
+async def test_a_job_that_is_killed_hands_nothing_over_and_its_data_are_loaded(tmp_path: Path, started: Start) -> None:
+    """A replica may lack what was acknowledged last: the file of the first one has it."""
+    path, data = squeue(tmp_path, "COMPLETED"), tmp_path / "shared" / "redis"
+    first = await started("1", path)
+    file = tmp_path / "shared" / "rendezvous" / "ingress.json"
+    await until(lambda: _is(file.exists), within_s=60)
+    stop = asyncio.Event()
+    writing = asyncio.create_task(written(RedisSettings(rendezvous=file), stop))
+    second = await started("2", path)
+    await until(lambda: _is((data / "next.json").exists), within_s=60)
+    before = file.read_text()
+    first.kill()
+    await until(lambda: _is(lambda: file.read_text() != before), within_s=60)
+    stop.set()
+    count = await writing
+    redis = connect(RedisSettings(rendezvous=file), connections=1)
+    assert await asked(redis, "SCARD", "{prorl}:kept") == count
+    await redis.aclose()
+    assert RedisData(data, "").current == data
+    second.send_signal(signal.SIGTERM)
+    assert await second.wait() == 0
 
 
 @pytest.mark.parametrize(("state", "waits"), [("RUNNING", True), ("COMPLETED", False)])

@@ -71,6 +71,47 @@ async def test_functions_end_as_sympys_runner_says(tmp_path: Path) -> None:
         assert score.reward == reward
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (["x F", "y ok"], ["x ok", "z ok"]),  # the last of a name counts
+        (["x ok", "y ok"], ["x F", "z ok"]),
+        (["x ok", "y ok"], ["z ok", "x F"]),  # but a file's last test is not read
+        (["x F", "y ok"], ["z ok", "x ok"]),
+        (["y ok", "x ok"], ["z ok", "x F"]),  # of neither file
+        (["y ok", "x F"], ["x ok", "z ok"]),
+    ],
+)
+def test_a_name_in_two_files_of_sympys_is_read_as_in_its_own_log(first: list[str], second: list[str]) -> None:
+    """The control is SWE-bench's parser on what SymPy's runner prints."""
+    from swebench.harness.log_parsers import PARSER_REGISTRY
+
+    files = {"a.py": first, "b.py": second}
+    log = "".join(
+        f"\nsympy/{path}[{len(lines)}]\n" + "\n".join(f"test_{each}" for each in lines) + " " * 40 + "[OK]\n"
+        for path, lines in files.items()
+    )
+    told = [line.split() for lines in files.values() for line in lines]
+    names = [f"{path}::test_{line.split()[0]}" for path, lines in files.items() for line in lines]
+    means = {"ok": "PASSED", "F": "FAILED"}
+    statuses = [(name, means[how], f"test_{x}") for name, (x, how) in zip(names, told, strict=True)]
+    found = Judged(nonce="", statuses=statuses, ended=True, forged=False, timed_out=False, exit_code=1, printed="")
+    parse = PARSER_REGISTRY["parse_log_sympy"]
+    ours, theirs = (parse(text, None) for text in (log_of("functions", found, []), log))
+    assert {name: ours[name] for name in theirs} == theirs
+    assert ours.keys() == {f"test_{x}" for x, _ in told}, "a last test alone is read, too"
+
+
+async def test_functions_run_in_the_order_of_their_file(tmp_path: Path) -> None:
+    text = (
+        "import functools\ndef wrap(f):\n    @functools.wraps(f)\n    def g(): f()\n    return g\n"
+        "def test_c(): pass\n@wrap\ndef test_b(): pass\ndef test_a(): pass\n"
+    )
+    found, planted = await judged(tmp_path, text)
+    ours = {canary.name for canary in planted}
+    assert [shown for name, _, shown in found.statuses if name not in ours] == ["test_c", "test_b", "test_a"]
+
+
 async def test_a_file_that_ends_the_run_is_seen(tmp_path: Path) -> None:
     found, planted = await judged(tmp_path, "def test_right(): assert True\nraise SystemExit(1)\n")
     assert "ended before its time" in (forgery(found, planted) or "")

@@ -177,6 +177,10 @@ def test_a_column_that_says_nothing_refuses_nothing() -> None:
         ({"test_patch": "--- a\n+++ b\n"}, "is no patch of git's"),
         ({"log_parser": "parse_log_jest"}, "parse_log_jest"),
         ({"eval_script": "cd /testbed\ngit status\nif make; then\n: '>>>>> Start Test Output'\n"}, "bash cannot read"),
+        ({"eval_script": "cd /testbed\n" + "$(" * 20000 + "\n"}, "bash cannot read .*: exit code -"),
+        ({"image": "/etc"}, "'docker:///etc' names no image"),
+        ({"workdir": "/testbed/../etc"}, "must be an absolute path without"),
+        ({"workdir": "/opt/prorl"}, "holds what the sandbox itself needs"),
         ({"FAIL_TO_PASS": '["no such form"]', "test_patch": patch_of("a/test_b.py")}, "makes a reward of 0"),
     ],
 )

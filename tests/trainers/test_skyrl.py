@@ -14,6 +14,8 @@ from tests.api.service import SOURCE, Worker
 from tests.converters.made import compacted
 from tests.converters.published import published
 from tests.converters.test_skyrl import accepted
+from tests.pictures.seeing import processor, seeing_renderer
+from tests.pictures.test_export import seen
 from tests.trainers.serving import MATH, question, serving, standard
 
 pytestmark = pytest.mark.anyio
@@ -139,3 +141,27 @@ def test_what_skyrls_own_generator_does_to_truncated_samples_is_done_here() -> N
     cfg = configured(wise=False, zero_reward_on_non_stop=True, apply_overlong_filtering=True)
     done = bridge._as_configured(made, cfg)
     assert (done["rewards"], done["loss_masks"]) == ([1.0, 0.0], [[1, 0], [0]])
+
+
+async def test_images_come_as_the_processors_tensors_and_without_a_processor_are_refused(
+    url: str, worker: Worker, theirs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = processor(seeing_renderer()._template.tokenizer)
+    whole = type(made.image_processor).__call__
+
+    def arrays(self: Any, *given: Any, return_tensors: str, **more: Any) -> Any:
+        assert return_tensors == "pt"  # arrays of numpy stand for torch's tensors, which are not installed here
+        return whole(self, *given, return_tensors="np", **more)
+
+    monkeypatch.setattr(type(made.image_processor), "__call__", arrays)
+    generator, blind = (
+        bridge.generator(theirs)(url, configured(wise=True), **given) for given in ({"processor": made}, {})
+    )
+    asked = batch(theirs, 0.25, n=1)
+    async with serving(worker, 2, trajectory=seen().trajectory):
+        found = await generator.generate(asked)
+        with pytest.raises(NotTrainable, match="has 2 images, and this form has no place for them"):
+            await blind.generate(asked)
+    assert [each.tolist() for each in found["image_grid_thw"]] == [[[1, 4, 4], [1, 6, 2], [1, 4, 4]], [[1, 6, 2]]]
+    assert [len(each) for each in found["pixel_values"]] == [16 + 12 + 16, 12]
+    accepted_by_theirs(found, 2, step_wise=True)

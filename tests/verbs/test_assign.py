@@ -287,3 +287,34 @@ async def test_a_backend_whose_weights_are_in_doubt_gets_no_new_job(queue: Queue
     assert await queue.store.assign(held) == [b"none"]
     await queue.store.observe(POOL, B1, was="", breaker="", facts={"broken": ""})
     assert (await queue.store.assign(held))[0] == b"assigned"
+
+
+async def test_a_job_moves_to_the_named_backend_and_a_repeat_keeps_that(queue: Queue, watch: Watch) -> None:
+    await pool(queue, B1, B2, B3)
+    [held] = await running(queue)
+    await queue.store.assign(held)
+    await queue.command("ZADD", queue.keys.pool(POOL), 5, B2)
+    await watch.look()
+    assert (await queue.store.assign(held, to=B2))[:2] == [b"assigned", B2.encode()]
+    assert await watch.changes() == {
+        f"{J} backend": f"{B1} → {B2}",
+        f"{J} line": f"… assign init T1 w1 {B2};",
+        f"pool:policy {B1}": "1 → 0",
+        f"pool:policy {B2}": "5 → 6",
+        f"{G} warm": f" {B1}  →  {B1} {B2} ",
+    }
+    assert (await queue.store.assign(held, to=B2))[:2] == [b"already", B2.encode()]
+    await watch.nothing_changed()
+
+
+async def test_a_job_keeps_its_backend_where_the_named_one_may_not_be_taken(queue: Queue, watch: Watch) -> None:
+    await pool(queue, B1, B2, B3)
+    first, second = await running(queue, 2)
+    await queue.store.assign(first)
+    await queue.store.assign(second, exclude=[B1])
+    await queue.store.join(POOL, B2, B2.encode(), limit=1)
+    await watch.look()
+    assert (await queue.store.assign(first, to=B2))[:2] == [b"already", B1.encode()]
+    assert (await queue.store.assign(first, to="http://gone"))[:2] == [b"already", B1.encode()]
+    await watch.nothing_changed()
+    assert (await queue.store.assign(first, exclude=[B1], to=B2))[:2] == [b"assigned", B3.encode()]

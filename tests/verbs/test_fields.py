@@ -34,7 +34,7 @@ _OTHERS = {
     "halt": "KEYS[6]", "join": "KEYS[2]", "leave": "KEYS[2]",
     "observe": "KEYS[1]", "progress": "KEYS[1] KEYS[2]", "open_epoch": "KEYS[1]",
     "reap": "counters in_flight KEYS[#KEYS]", "renew": "KEYS[3]", "retire_run": "KEYS[2]",
-    "settle": "KEYS[4] KEYS[#KEYS]", "shelve": "KEYS[3]", "stop": "counters in_flight",
+    "seat": "KEYS[1]", "settle": "KEYS[4] KEYS[#KEYS]", "shelve": "KEYS[3]", "stop": "counters in_flight",
     "submit": "KEYS[4] in_flight unacked", "switch": "KEYS[1]",
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.vllm_server import serving
+from tests.vision.school import teach
 from tests.vllm.server import ROOT, share_one_server, state_directory
 from workers.inference.clients import InferenceClients
 from workers.inference.probe import Probed, probe
@@ -44,6 +45,7 @@ def model(state_dir: Path, python_path: str, tmp_path_factory: pytest.TempPathFa
     made = tmp_path_factory.mktemp("models") / "vision"
     command = [str(state_dir / "vllm/bin/python"), str(ROOT / "ops/tiny-model.py"), str(made), "--vision"]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": python_path}, capture_output=True)
+    teach(made, state_dir / "vllm/bin/python", python_path)
     return made
 
 

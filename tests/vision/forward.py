@@ -1,7 +1,8 @@
 """Scores ids with images in a Transformers forward pass: a program for vLLM's environment.
 
 Reads one JSON request {"model", "ids", "start", "images": [base64], "temperature"}; writes the log-probabilities of
-ids[start:], and the ids that the model's processor gives each image.
+ids[start:], and the ids that the model's processor gives each image. With "messages" and "tools" also those that it
+gives the conversation as a whole, up to where the model begins to write.
 """
 
 import base64
@@ -32,4 +33,9 @@ with torch.no_grad():
     ).logits[0]
 logprobs = torch.log_softmax(logits.double() / asked["temperature"], dim=-1)
 scored = logprobs[start - 1 : -1].gather(1, ids[0, start:, None])[:, 0].tolist()
-json.dump({"logprobs": scored, "image_ids": seen["input_ids"][0].tolist()}, sys.stdout)
+whole = None
+if "messages" in asked:
+    text = processor.apply_chat_template(asked["messages"], tools=asked["tools"], add_generation_prompt=True)
+    shown = images[: text.count(processor.image_token)]
+    whole = processor(text=[text], images=shown, return_tensors="pt")["input_ids"][0].tolist()
+json.dump({"logprobs": scored, "image_ids": seen["input_ids"][0].tolist(), "prompt_ids": whole}, sys.stdout)

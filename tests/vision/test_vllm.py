@@ -1,6 +1,5 @@
 """Rollouts with images on a real vLLM: the ids of the record are those that it has read, image by image."""
 
-import base64
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ from prorl_mq.schema.trajectory import Trajectory, check
 from tests.agent.test_journal import World
 from tests.pictures.seeing import picture, seeing_renderer
 from tests.unit.workers.inference.conftest import request
+from tests.vision.scoring import forward, largest_difference
 from tests.vllm.server import ROOT
 from workers.agent.hermes import Message
 from workers.agent.loop import run_agent
@@ -72,23 +72,6 @@ async def rollout(clients: InferenceClients, backend: Probed, renderer: Renderer
     return result.trajectory
 
 
-def forward(state_dir: Path, python_path: str, model: Path, trajectory: Trajectory) -> Any:
-    [segment] = trajectory.segments
-    asked = {
-        "model": str(model),
-        "ids": [*segment.prompt_ids, *segment.response_ids],
-        "start": len(segment.prompt_ids),
-        "images": [base64.b64encode(trajectory.images[each.image].data).decode() for each in segment.images],
-        "temperature": trajectory.temperature,
-    }
-    done = subprocess.run(
-        [state_dir / "vllm/bin/python", Path(__file__).with_name("forward.py")],
-        input=json.dumps(asked), text=True, capture_output=True, check=True,
-        env={**os.environ, "PYTHONPATH": python_path, "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
-    return json.loads(done.stdout)
-
-
 async def test_turns_behind_images_have_the_log_probabilities_of_one_forward_pass(
     clients: InferenceClients, backend: Probed, renderer: Renderer, model: Path, state_dir: Path, python_path: str
 ) -> None:
@@ -98,9 +81,8 @@ async def test_turns_behind_images_have_the_log_probabilities_of_one_forward_pas
     [segment] = found.segments
     assert [each.length for each in segment.images] == [55, 4, 55]
     scored = forward(state_dir, python_path, model, found)
-    sampled = [(at, value) for at, value in enumerate(segment.logprobs) if value is not None]
-    assert len(sampled) > 3
-    assert max(abs(value - scored["logprobs"][at]) for at, value in sampled) < 1e-3
+    assert largest_difference(found, scored) < 1e-3
+    assert list(segment.prompt_ids) == scored["prompt_ids"]
     places = [segment.prompt_ids[each.start : each.start + each.length] for each in segment.images]
     assert [id_ for place in places for id_ in place] == scored["image_ids"]
 
@@ -114,9 +96,7 @@ async def test_images_in_another_order_are_another_prompt(
     other = picture(300, 150, "white")
     changed = msgspec.structs.replace(found, images=[other, *images[1:]])
     scored = forward(state_dir, python_path, model, changed)
-    [segment] = found.segments
-    sampled = [(at, value) for at, value in enumerate(segment.logprobs) if value is not None]
-    assert max(abs(value - scored["logprobs"][at]) for at, value in sampled) > 1e-3
+    assert largest_difference(found, scored) > 1e-3
 
 
 async def test_an_image_that_can_be_seen_through_is_seen_on_white_by_both(

@@ -8,8 +8,10 @@ import os
 import sys
 
 from prorl_mq.errors import ConfigurationError
+from prorl_mq.schema.images.pixels import ImageExtraMissing
 from workers.agent.loading import usable_models, usable_renderer
 from workers.agent.renderer import Renderer
+from workers.agent.template import TemplateError
 
 
 async def look() -> int:
@@ -28,8 +30,17 @@ async def look() -> int:
 def _told(renderer: Renderer) -> str:
     told, fault = f"model format {renderer.family.name}", renderer.tools_fault
     if renderer.sees:
-        told += ", with images"
+        told += _seen(renderer)
     return f"{told}, with tools" if fault is None else f"{told}; tasks with tools are refused: {fault}"
+
+
+def _seen(renderer: Renderer) -> str:
+    """Loads the image processor, which proves it; that takes seconds."""
+    try:
+        renderer.vision()
+    except (ImageExtraMissing, TemplateError) as error:
+        return f"; tasks with images fail: {error}"
+    return ", with images"
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ class Journal:
         if past is None:
             await self._log.border()
         elif past.routes:
-            found = await self._log.routes(past.routes)
+            found = await self._log.kept_file(past.routes)
             return msgspec.structs.replace(past, completion=with_logged(past.completion, found))
         return past
 
@@ -205,7 +205,7 @@ class Journal:
         if follows or self._written or self._before or behind:
             made = self._logged(completion, compacted, behind, started_s=started_s, used_s=used_s)
             if completion.routes is not None:
-                made = msgspec.structs.replace(made, routes=await self._log.keep_routes(encode(completion.routes)))
+                made = msgspec.structs.replace(made, routes=await self._log.keep_file(encode(completion.routes)))
             self._written += 1
             await self._log.append(compress(encode(made)), wait=follows)
 

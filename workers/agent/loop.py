@@ -21,13 +21,14 @@ from workers.agent.compaction import Compact, History
 from workers.agent.hermes import Message
 from workers.agent.journal import Journal, LogDiffers, PastTurn, Since
 from workers.agent.parser import Parsed
+from workers.agent.pictures.results import ToolPictures
 from workers.agent.renderer import Renderer
 from workers.agent.result import MAX_REFUSED_TURNS, AgentResult, LoopEnd, left_of, room_of
 from workers.agent.seeds import turn_seed
 from workers.agent.tokens import TokenRecord
 from workers.agent.tools import Refused, Resumes, Tool, ToolAnswer, ToolContext, beyond, call_tool, refusal
 from workers.handler import SandboxLost, TurnLog
-from workers.inference.pictures import pads, shown, without
+from workers.inference.pictures import shown, without
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
 from workers.inference.routes import asked, whole
 from workers.inference.run_clock import LONGEST_STALL_S, Patience, RunClock, Stalled, clock_until
@@ -64,13 +65,12 @@ async def run_agent(
     agent = _Agent(policy, renderer, tools, sandbox, sampling, sample, clock_until(deadline), Journal(kept))
     opening, shared = await asyncio.to_thread(renderer.opening, messages, tools), agent.journal.inherited
     agent.record = TokenRecord(opening.ids, messages, inherited=shared, pictures=opening.pictures)
-    agent.journal.images = opening.images
-    agent.history, agent.compact, agent.tell_budget, agent.reply = list(messages), compact, tell_budget, reply
-    agent.runs_calls = runs_calls
-    stop = None
+    agent.seen = ToolPictures(renderer, agent.journal, kept, tools, opening)
+    agent.history, agent.compact, agent.reply = list(messages), compact, reply
+    agent.tell_budget, agent.runs_calls = tell_budget, runs_calls
     try:
-        while stop is None:
-            stop = await agent.turn()
+        while (stop := await agent.turn()) is None:
+            continue
         agent.journal.ended()
     except SandboxError as error:
         sampled = (await agent.result(LoopEnd(reason="sandbox"))).trajectory
@@ -82,6 +82,7 @@ class _Agent:
     """The state of one rollout between turns."""
 
     record: TokenRecord
+    seen: ToolPictures
     history: list[Message]  # for `compact` to read; the prompts are made of ids
     compact: Compact | None
     tell_budget: bool
@@ -144,16 +145,16 @@ class _Agent:
             self.record.end_turn(self._turn_record(place, started, completion, parsed, done))
         if stop is None:
             if past is None or past.results is None:
-                await self.journal.answered(self._results(done), self.record.turns - 1)
-            results = [Message(role="tool", content=call.result) for call in done]
-            results = results or [Message(role="user", content=self.replied)]
-            if self.tell_budget:
-                left = left_of(self.sampling, self.record)
-                results[-1] = Message(role=results[-1].role, content=f"{results[-1].content}\n{left}")
-            exchange = [Message(role="assistant", content=self.renderer.said(completion.ids)), *results]
-            self.exchanged += exchange
-            self.history += exchange
-            self.record.insert(await asyncio.to_thread(self.renderer.after, completion.ids, results, self.tools))
+                logged = TurnResults(self.seen.logged(done), self.replied or None, self.clock.used_s, self._elapsed())
+                await self.journal.answered(logged, self.record.turns - 1)
+            left = left_of(self.sampling, self.record) if self.tell_budget else ""
+            results = self.seen.messages(done, self.replied, left)
+            said = Message(role="assistant", content=self.renderer.said(completion.ids))
+            self.exchanged += (said, *results)
+            self.history += (said, *results)
+            behind = (completion.ids, results, self.tools, len(self.record.context))
+            added = await asyncio.to_thread(self.renderer.following, *behind)
+            self.record.insert(added.ids, added.pictures)
         return stop
 
     def _limit(self, past: object) -> AbstractAsyncContextManager[object]:
@@ -181,11 +182,6 @@ class _Agent:
         """Seconds since the start of the rollout, without those between its attempts."""
         return asyncio.get_running_loop().time() - self.started
 
-    def _results(self, done: Sequence[ToolCall]) -> TurnResults:
-        """The results of the last turn, for the log."""
-        calls = [CallResult(each.result, each.ok, each.refused, each.seconds) for each in done]
-        return TurnResults(calls, self.replied or None, self.clock.used_s, self._elapsed())
-
     async def result(self, stop: LoopEnd) -> AgentResult:
         """The rollout as it ended."""
         trajectory = await asyncio.to_thread(
@@ -212,6 +208,7 @@ class _Agent:
     ) -> Completion:
         """Samples a turn, from where an attempt before had `begun` it where the batch asks for that."""
         sampling, pictures = self.sampling, self.record.pictures
+        unwanted = await self.seen.unwanted(pictures)
         generate = partial(
             self.policy.generate,
             self.record.context,
@@ -220,12 +217,12 @@ class _Agent:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             seed=turn_seed(sampling.seed, self.sample, self.record.turns),
-            stop_token_ids=(*self.renderer.stop_ids, *pads(pictures)),
+            stop_token_ids=(*self.renderer.stop_ids, *unwanted),
             **asked(self.sampling, self.record.routed),
             **shown(pictures),
         )
-        if pictures or not sampling.continue_generation:
-            return without(await generate(), pictures, len(self.record.context))
+        if unwanted or not sampling.continue_generation:
+            return without(await generate(), unwanted, len(self.record.context))
         since = Since(self.record.turns, started, compacted, lambda: self.clock.used_s)
         async with self.journal.arriving(begun, since) as arrived:
             return await generate(arrived=arrived)
@@ -282,14 +279,15 @@ class _Agent:
         """Runs one call, unless it has run before; true if it was final."""
         final, result = False, past
         if result is None:
-            clock = asyncio.get_running_loop().time
-            started = clock()
+            started = self._elapsed()
             answer = await self._answer(call, len(done), max(0.1, self.clock.left_s))
-            final, refused = answer.final, answer.refused is not None
-            result = CallResult(answer.text, answer.ok, refused, clock() - started)
+            final, seconds = answer.final, self._elapsed() - started
+            image = await self.seen.keep(len(done), answer.image)
+            result = CallResult(answer.text, answer.ok, answer.refused is not None, seconds, image)
             metrics.tool_calls.labels(answer.refused or ("ok" if answer.ok else "failed")).inc()
         else:
             await self._again(call, len(done), result)
+            await self.seen.restore(len(done), result)
         self.refused += result.refused
         self.calls += not result.refused
         done.append(ToolCall(
@@ -326,7 +324,8 @@ class _Agent:
         box = self.sandbox
         if box is not None and self.journal.keeps:
             box = box.named(f"{self.record.turns}.{place}")
-        context = ToolContext(sandbox=box, timeout_s=min(self.sampling.tool_timeout_ms / 1000, within_s))
+        timeout_s = min(self.sampling.tool_timeout_ms / 1000, within_s)
+        context = ToolContext(sandbox=box, timeout_s=timeout_s, admit=self.seen.admit)
         return await call_tool(self.tools, call.name, call.arguments, context)
 
     def _turn_record(

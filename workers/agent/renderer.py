@@ -97,6 +97,17 @@ class Renderer:
         seen = self.vision()
         return seen.expanded(self.prompt(pictured.placed(messages), tools), images)
 
+    def following(
+        self, tail: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool] = (), before: int = 0
+    ) -> vision.Expanded:
+        """The same, with the images of messages that have some, as they stand behind `before` ids. Raises as `opening`
+        does. Call it in a thread.
+        """
+        images = pictured.images_of(messages)
+        if not images:
+            return vision.Expanded(self.after(tail, messages, tools))
+        return self.vision().expanded(self.after(tail, pictured.placed(messages), tools), images, before)
+
     def _seen(self) -> vision.Vision:
         if self._directory is None:
             raise vision.NoVision(f"the rollout has images, and {self.name} is no model's directory")
@@ -106,7 +117,7 @@ class Renderer:
     @property
     def sees(self) -> bool:
         """True if the files of an image processor lie in its directory; `vision` proves them."""
-        return self._directory is not None and sees(self._directory)
+        return self._vision is not None or (self._directory is not None and sees(self._directory))
 
     def vision(self) -> vision.Vision:
         """The images of the model: loaded and proved when they are first asked for. A failure is kept for a minute:
@@ -126,7 +137,7 @@ class Renderer:
             return self._vision
 
     def after(self, tail: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
-        """The ids that follow a completion, what it lacks to be a whole turn included."""
+        """The ids that follow a completion, what it lacks to be a whole turn included. Images are for `following`."""
         return self.family.delta(tail, messages, tools)
 
     def delta(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
@@ -143,7 +154,7 @@ class Renderer:
 
     def said(self, ids: Sequence[int]) -> str:
         """Ids as text that may go into another prompt: without special tokens."""
-        return str(self._template.tokenizer.decode(list(ids), skip_special_tokens=True))
+        return self._template.decode(ids, special=False)
 
     def ids(self, text: str) -> list[int]:
         """Text as ids, for who stands in for a model."""

@@ -36,7 +36,7 @@ class _OpenSegment:
         self.prompt_tokens = len(prompt_ids)
         self.messages = [PromptMessage(role=each.role, content=each.content) for each in messages]
         self.opened_by: Opening = opened_by
-        self.pictures = pictures  # in its prompt
+        self.pictures = pictures
         self.context = GrowingIds(prompt_ids)  # prompt and response so far: what the backend is sent
         self.loss_mask = bytearray()
         self.logprobs = array("d")  # not a number where the mask is 0
@@ -83,6 +83,11 @@ class _OpenSegment:
         ]
         self.answered = self.spans[-1].end if self.spans else self.answered
 
+    @property
+    def read(self) -> list[Picture]:
+        """The images that a model has answered."""
+        return [each for each in self.pictures if each.start < self.prompt_tokens + self.answered]
+
     def closed(self, show: Callable[[Sequence[int]], str], images: Sequence[PromptImage] = ()) -> Segment:
         """Without what follows the last sampled token: no model ever answered that."""
         length, start = self.answered, self.prompt_tokens
@@ -98,8 +103,7 @@ class _OpenSegment:
             messages=self.messages,
             routes=self.routed(),
             images=[
-                PlacedImage(image=images.index(each.image), start=each.start, length=each.length)
-                for each in self.pictures
+                PlacedImage(image=images.index(each.image), start=each.start, length=each.length) for each in self.read
             ],
         )
 
@@ -163,9 +167,10 @@ class TokenRecord:
         self._open.route(completion.routes)
         self.sampled_tokens += len(completion.ids)
 
-    def insert(self, delta: Sequence[int]) -> None:
-        """Appends what the environment added, with mask 0."""
+    def insert(self, delta: Sequence[int], pictures: Sequence[Picture] = ()) -> None:
+        """Appends what the environment added, with mask 0. `pictures`: of the ids among them that stand for images."""
         self._open.insert(delta)
+        self._open.pictures = [*self._open.pictures, *pictures]
 
     def compact(
         self, prompt_ids: Sequence[int], messages: Sequence[Message] = (), pictures: Sequence[Picture] = ()
@@ -190,7 +195,7 @@ class TokenRecord:
     ) -> Trajectory:
         """The finished record. `show` decodes prompts for people."""
         all_of = (*self._finished, self._open)
-        pictures = [picture for segment in all_of for picture in segment.pictures]
+        pictures = [picture for segment in all_of for picture in segment.read]
         images = [each.image for place, each in enumerate(pictures) if each.image not in _before(pictures, place)]
         return Trajectory(
             segments=[segment.closed(show, images) for segment in all_of],

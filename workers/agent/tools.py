@@ -5,6 +5,7 @@ that is not ours (`workers.agent.mcp_tools`) brings its JSON schema along. What 
 A `SandboxError` is none: it passes through as our own failure.
 """
 
+import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,6 +17,9 @@ from msgspec import Meta
 
 from prorl_mq.process import tracing
 from prorl_mq.schema.faults import Cause
+from prorl_mq.schema.images.header import MAX_BYTES, ImageRefused, shape_of
+from prorl_mq.schema.images.placed import PromptImage
+from prorl_mq.schema.images.rows import MARK
 from sandbox.protocol import EditorCommand, Sandbox
 from workers.agent.calls import Call
 
@@ -56,6 +60,7 @@ class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool = True
     final: bool = False
     refused: Refused | None = None  # the call was wrong and did not run
+    image: PromptImage | None = None  # the model sees it in front of the text, which begins with its mark
 
 
 Answer = ToolAnswer  # its name in 0.1.0; goes with the next release
@@ -66,6 +71,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
 
     sandbox: Sandbox | None
     timeout_s: float
+    admit: Callable[[PromptImage], str] = lambda _: "nothing here shows images"  # why the model cannot be shown one
 
     def need_sandbox(self) -> Sandbox:
         """Raises `LookupError` in a task without sandbox: offering such a tool there is a mistake of the handler."""
@@ -88,6 +94,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     max_argument_bytes: int = MAX_ARGUMENT_BYTES
     max_output_chars: int = MAX_OUTPUT_CHARS
     resumes: Resumes = Resumes.NEVER
+    shows: bool = False  # its answers may have images
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -239,6 +246,12 @@ class StrReplaceEditor(Arguments, frozen=True, kw_only=True):
     view_range: Annotated[list[int] | None, Meta(description="First and last line, for view.")] = None
 
 
+class ViewImage(Arguments, frozen=True, kw_only=True):
+    """Shows an image file: PNG, JPEG or WebP."""
+
+    path: Annotated[str, Meta(description="Absolute path.")]
+
+
 async def _bash(context: ToolContext, arguments: ExecuteBash) -> ToolAnswer:
     timeout_s = min(arguments.timeout or context.timeout_s, context.timeout_s)
     sandbox = context.need_sandbox()
@@ -276,6 +289,20 @@ async def _editor(context: ToolContext, arguments: StrReplaceEditor) -> ToolAnsw
     return ToolAnswer(text=result.output, ok=result.ok)
 
 
+async def _view_image(context: ToolContext, arguments: ViewImage) -> ToolAnswer:
+    try:
+        data = await context.need_sandbox().read_file(arguments.path, limit_bytes=MAX_BYTES)
+        shape = shape_of(data)
+    except OSError as error:
+        return ToolAnswer(text=f"Error: {error.strerror}: {arguments.path}", ok=False)
+    except ImageRefused as error:
+        return ToolAnswer(text=f"Error: {arguments.path} is not shown: {error}", ok=False)
+    image = PromptImage(kind=shape.kind, width=shape.width, height=shape.height, data=data)
+    if why := await asyncio.to_thread(context.admit, image):
+        return ToolAnswer(text=f"Error: {arguments.path} is not shown: {why}", ok=False)
+    return ToolAnswer(text=MARK, image=image)
+
+
 async def _think(_: ToolContext, __: Think) -> ToolAnswer:
     return ToolAnswer(text="Your thought has been noted.")
 
@@ -284,8 +311,11 @@ async def _finish(_: ToolContext, arguments: FinishArguments) -> ToolAnswer:
     return ToolAnswer(text=arguments.message, final=True)
 
 
-def _tool(name: str, arguments: type[Arguments], run: Callable[[ToolContext, Any], Awaitable[ToolAnswer]]) -> Tool:
-    return Tool(name=name, description=arguments.__doc__ or "", arguments=arguments, run=run, resumes=Resumes.KEPT)
+def _tool(
+    name: str, arguments: type[Arguments], run: Callable[[ToolContext, Any], Awaitable[ToolAnswer]], **more: bool
+) -> Tool:
+    description = arguments.__doc__ or ""
+    return Tool(name=name, description=description, arguments=arguments, run=run, resumes=Resumes.KEPT, **more)
 
 
 TOOLS: Mapping[str, Tool] = {
@@ -296,6 +326,7 @@ TOOLS: Mapping[str, Tool] = {
         _tool("finish", FinishArguments, _finish),
         _tool("execute_ipython_cell", ExecuteIPythonCell, _ipython),
         _tool("str_replace_editor", StrReplaceEditor, _editor),
+        _tool("view_image", ViewImage, _view_image, shows=True),
     )
 }
 

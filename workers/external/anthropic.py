@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workers.agent.tools import Tool
-from workers.external.history import BadRequest, Said, canonical, foreign, text_of
+from workers.external.history import BadRequest, Said, canonical, content_of, foreign, text_of
 from workers.external.reply import RecordedReply
 from workers.external.request import Given, Request, RequestMemory, flag, length, model_of, stops, value
 
@@ -53,17 +53,19 @@ def _said(message: Any) -> Sequence[Said]:
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise BadRequest("content is a string, or a list of blocks")
-    text = text_of([block for block in blocks if block.get("type") not in _APART])
+    shown = [block for block in blocks if block.get("type") not in _APART]
+    text, images = content_of(shown) if role == "user" else (text_of(shown), ())
     if role == "system":
         return (Said(role="system", text=text),)
     if role == "assistant":
         return (_answer(blocks, text),)
-    results = [
-        Said(role="tool", text=text_of(block.get("content")), answers=str(block.get("tool_use_id") or ""))
-        for block in blocks
-        if block.get("type") == "tool_result"
-    ]
-    return (*results, *((Said(role="user", text=text),) if text or not results else ()))
+    results = [_result(block) for block in blocks if block.get("type") == "tool_result"]
+    return (*results, *((Said(role="user", text=text, images=images),) if text or not results else ()))
+
+
+def _result(block: Mapping[str, Any]) -> Said:
+    text, images = content_of(block.get("content"))
+    return Said(role="tool", text=text, answers=str(block.get("tool_use_id") or ""), images=images)
 
 
 def _answer(blocks: Sequence[Mapping[str, Any]], text: str) -> Said:

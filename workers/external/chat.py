@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workers.agent.tools import Tool
-from workers.external.history import BadRequest, Said, canonical, foreign, text_of
+from workers.external.history import BadRequest, Said, canonical, content_of, foreign, text_of
 from workers.external.reply import RecordedReply
 from workers.external.request import Given, Request, RequestMemory, flag, length, model_of, stops, value
 
@@ -37,9 +37,10 @@ def _said(message: Any) -> Sequence[Said]:
     role = _ROLES.get(message["role"], message["role"])
     if role not in {"system", "user", "assistant", "tool"}:
         raise BadRequest(f"there is no role {role!r}")
-    text = text_of(message.get("content"))
+    content = message.get("content")
+    text, images = content_of(content) if role in {"user", "tool"} else (text_of(content), ())
     if role != "assistant":
-        return (Said(role=role, text=text, answers=str(message.get("tool_call_id") or "")),)
+        return (Said(role=role, text=text, answers=str(message.get("tool_call_id") or ""), images=images),)
     told = message.get("tool_calls") or ()
     functions = [call.get("function") or {} for call in told]
     calls = [(str(each.get("name")), canonical(each.get("arguments"))) for each in functions]

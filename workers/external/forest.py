@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from prorl_mq.schema.turns import CompletionSpan
 from workers.agent.hermes import Message
 from workers.external.history import Said
+from workers.inference.pictures import Picture
 from workers.inference.protocol import Completion
 
 Opened = Literal["other", "break"]
@@ -71,6 +72,7 @@ class Node:
     thinks: bool = False  # there are thoughts in it, or before it
     lost: bool = False  # nobody has read it to its end
     extended: bool = False  # a later request continues it
+    pictures: Sequence[Picture] = ()  # in `prompt`, counted from the beginning of the path
     ids: "array[int]" = field(init=False)
 
     def __post_init__(self) -> None:
@@ -200,6 +202,11 @@ class Forest:
             return next((each for each in reversed(answers) if each.number in given), None)
         alike = [each for each in answers if each.said.calls == said.calls]
         return max(alike, key=lambda each: (not each.lost, each.number), default=None)
+
+
+def pictures_of(path: Sequence[Node]) -> list[Picture]:
+    """The images in the prompts of a path."""
+    return [picture for node in path for picture in node.pictures]
 
 
 def routed(base: Node | None) -> int:

@@ -7,8 +7,12 @@ from typing import Any
 
 import msgspec
 
+from prorl_mq.schema.images.header import ImageRefused, shape_of
+from prorl_mq.schema.images.placed import PromptImage
+from prorl_mq.schema.images.rows import MARK, bytes_of
 from workers.agent.hermes import Message
 from workers.agent.parser import Parsed
+from workers.agent.pictures.messages import Pictured
 from workers.agent.tools import Refused, Tool, ToolAnswer, ToolContext, refusal
 
 
@@ -25,11 +29,12 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     ids: Sequence[str] = ()  # of its calls and items, as whoever wrote it gave them out
     answers: str = ""  # the id of the call whose result it is
     token_ids: Sequence[int] = ()  # a prompt that was sent as ids
+    images: Sequence[PromptImage] = ()  # each at its mark in the text
 
     @property
     def key(self) -> Hashable:
         """The same for the same message. Of the assistant's it is what nobody here has sampled."""
-        return self.role, self.text, self.answers, self.calls, self.token_ids
+        return self.role, self.text, self.answers, self.calls, self.token_ids, self.images
 
     def message(self) -> Message:
         """As text, for a history that has to be rendered again."""
@@ -38,7 +43,10 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
             f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {given}}}\n</tool_call>'
             for name, given in self.calls
         ]
-        return Message(role=self.role, content="\n".join(told))
+        content = "\n".join(told)
+        if self.images and content.count(MARK) == len(self.images):  # unless a task family has put other words there
+            return Pictured(role=self.role, content=content, images=self.images)
+        return Message(role=self.role, content=content)
 
 
 async def _not_here(_: ToolContext, __: Any) -> ToolAnswer:
@@ -73,16 +81,52 @@ def canonical(arguments: object) -> str:
 
 def text_of(content: object) -> str:
     """The text of a message's content, which may come in parts. Raises `BadRequest` for pictures and sound."""
+    text, images = content_of(content)
+    if images:
+        raise BadRequest("an image is taken in a message of the user's, or in a tool's result: send it there")
+    return text
+
+
+def content_of(content: object) -> tuple[str, tuple[PromptImage, ...]]:
+    """The text of a message's content, with a mark for each of its images, and these. Raises `BadRequest`."""
     if content is None:
-        return ""
+        return "", ()
     if isinstance(content, str):
-        return content
+        return content, ()
     if not isinstance(content, list):
         raise BadRequest("content is a string, or a list of parts")
-    parts = []
+    texts: list[str] = []
+    images: list[PromptImage] = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in {"text", "input_text", "output_text"}:
-            raise BadRequest(f"content of type {kind!r} is not taken: this policy reads text")
-        parts.append(str(part.get("text") or ""))
-    return "".join(parts)
+        if kind in {"text", "input_text", "output_text"}:
+            texts.append(str(part.get("text") or ""))
+        elif kind in {"image_url", "input_image", "image"}:
+            images.append(_image(part))
+            texts.append(MARK)
+        else:
+            raise BadRequest(f"content of type {kind!r} is not taken: this policy reads text and images")
+    text = "".join(texts)
+    if images and text.count(MARK) != len(images):
+        raise BadRequest(f"a message with images has the text {MARK} too, which stands for one: write it otherwise")
+    return text, tuple(images)
+
+
+def _image(part: Mapping[str, Any]) -> PromptImage:
+    """Raises `BadRequest`: nothing is fetched."""
+    source = part.get("source")
+    if isinstance(source, Mapping):  # Anthropic's
+        if source.get("type") != "base64":
+            raise BadRequest(f"an image's source {source.get('type')!r} is not taken: nothing is fetched; send base64")
+        given: Any = f"data:{source.get('media_type')};base64,{source.get('data')}"
+    else:
+        given = part.get("image_url")
+        given = given.get("url") if isinstance(given, Mapping) else given
+    try:
+        kind, data = bytes_of(given)
+        shape = shape_of(data)
+    except ImageRefused as error:
+        raise BadRequest(f"an image is not taken: {error}") from error
+    if kind not in {"", shape.kind, "image/jpg"}:
+        raise BadRequest(f"an image is not taken: it says that it is {kind}, and begins as {shape.kind}")
+    return PromptImage(kind=shape.kind, width=shape.width, height=shape.height, data=data)

@@ -67,7 +67,7 @@ _NEWER: Final[Mapping[str, Rule]] = {  # of chat and responses
 CHAT: Final[Mapping[str, Rule]] = {
     **_OPENAI,
     **_NEWER,
-    "messages": _honoured("text; roles system, developer, user, assistant, tool, function"),
+    "messages": _honoured("text, images as data: URLs; roles system, developer, user, assistant, tool, function"),
     "tools": _honoured("functions; their schemas go into the prompt"),
     "tool_choice": _honoured(_CHOICE, None, "auto", "none"),
     "parallel_tool_calls": _no_effect("the policy calls as many as it likes"),
@@ -94,7 +94,7 @@ CHAT: Final[Mapping[str, Rule]] = {
 
 MESSAGES: Final[Mapping[str, Rule]] = {
     "model": _OPENAI["model"],
-    "messages": _honoured("text, tool uses and results; role `system` is taken anywhere"),
+    "messages": _honoured("text, images in base64, tool uses and results; role `system` is taken anywhere"),
     "system": _honoured("text, or blocks; a billing header among them is left out"),
     "max_tokens": _honoured(_LENGTH),
     "stream": _OPENAI["stream"],
@@ -145,7 +145,7 @@ COMPLETIONS: Final[Mapping[str, Rule]] = {
 RESPONSES: Final[Mapping[str, Rule]] = {
     **_OPENAI,
     **_NEWER,
-    "input": _honoured("text, or items: messages, reasoning, calls of functions and custom tools, and their outputs"),
+    "input": _honoured("text, or items: messages, images, reasoning, calls of functions and custom tools, and outputs"),
     "instructions": _honoured("stand before the input as the system's"),
     "tools": _honoured(
         "functions, custom tools and namespaces of functions; others, which a service would run, are left out"

@@ -11,12 +11,17 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from prorl_mq.schema.images.header import MAX_IMAGES, MAX_TASK_BYTES
+from prorl_mq.schema.images.pixels import ImageUnreadable
+from prorl_mq.schema.images.placed import PromptImage
 from workers.agent.hermes import Message
+from workers.agent.pictures.vision import NoVision
 from workers.agent.renderer import Renderer
 from workers.agent.template import NoTools, TemplateError
 from workers.agent.tools import Tool
-from workers.external.forest import GivenIds, Node, Placement
+from workers.external.forest import GivenIds, Node, Placement, pictures_of
 from workers.external.history import BadRequest, Said
+from workers.inference.pictures import Picture, collapsed
 
 _SHORT: Final = 4096  # characters that are rendered in about a millisecond: others are, in a thread
 _LISTS: Final = 32  # conversations whose ids are kept as one list; of others it is put together again
@@ -34,6 +39,8 @@ class Prompt:
     added: "array[int]"
     messages: Sequence[Message]
     keeps_thinking: bool = False
+    pictures: Sequence[Picture] = ()  # among all ids
+    brought: Sequence[Picture] = ()  # among those that are added
 
 
 class PromptBuilder:
@@ -44,6 +51,7 @@ class PromptBuilder:
         self._lists: OrderedDict[int, list[int]] = OrderedDict()
         self._signatures: OrderedDict[int, tuple[Sequence[Tool], bytes]] = OrderedDict()
         self._joined: OrderedDict[Hashable, Said] = OrderedDict()
+        self._images: set[PromptImage] = set()
 
     def signature(self, tools: Sequence[Tool]) -> bytes:
         """The tools as the template gets them. The same object is asked for again and again."""
@@ -65,12 +73,34 @@ class PromptBuilder:
         return [joined, *history[count:]]
 
     async def of(self, place: Placement, history: Sequence[Said], tools: Sequence[Tool]) -> Prompt:
-        """The prompt of a call. Raises `TemplateError`, and `BadRequest` for ids outside the vocabulary."""
+        """The prompt of a call. Raises `TemplateError`, and `BadRequest` for ids outside the vocabulary and images that
+        cannot be shown.
+        """
+        try:
+            prompt = await self._of(place, history, tools)
+        except ImageUnreadable as error:
+            raise BadRequest(f"an image is not taken: {error}") from error
+        if prompt.pictures:
+            self._bound(prompt)
+        return prompt
+
+    def _bound(self, prompt: Prompt) -> None:
+        """Raises `BadRequest` for more images than one attempt may show, and for places without one."""
+        seen = self._images | {each.image for each in prompt.brought}
+        if len(seen) > MAX_IMAGES or sum(len(each.data) for each in seen) > MAX_TASK_BYTES:
+            raise BadRequest(f"an attempt may show {MAX_IMAGES} images and {MAX_TASK_BYTES >> 20} MiB of them at most")
+        try:
+            collapsed(prompt.ids, prompt.pictures)
+        except ValueError as error:
+            raise BadRequest(f"{error}: the policy has sampled one. Leave the image out") from error
+        self._images = seen
+
+    async def _of(self, place: Placement, history: Sequence[Said], tools: Sequence[Tool]) -> Prompt:
         base, drops = place.parent, False
         if base is not None and base.thinks and any(said.role == "user" for said in place.rest):
             drops = self._renderer.drops_thinking
         if base is not None and not (drops and self._renderer.begins_lineages):
-            short = sum(len(said.text) for said in place.rest) <= _SHORT
+            short = sum(len(said.text) for said in place.rest) <= _SHORT and not any(each.images for each in place.rest)
             placed = base, place.rest, tools, drops
             prompt = self._behind(*placed) if short else await asyncio.to_thread(self._behind, *placed)
             if prompt is not None:
@@ -86,28 +116,32 @@ class PromptBuilder:
         """The prompt that continues a completion; None if the template cannot say what these messages add."""
         messages = self._messages(self._in_order(base, rest))
         try:
-            added = self._renderer.after(base.ids, messages, tools)
-        except NoTools:
+            found = self._renderer.following(base.ids, messages, tools, base.sent + len(base.ids))
+        except (NoTools, NoVision):
             raise
         except TemplateError:
             return None
         known = self._lists.pop(base.number, None)
         ids = base.context() if known is None else known
-        ids.extend(added)
+        ids.extend(found.ids)
         return Prompt(
             ids=ids,
             base=base,
-            added=array("I", added),
+            added=array("I", found.ids),
             messages=messages,
             keeps_thinking=drops or base.keeps_thinking,
+            pictures=[*pictures_of(base.path()), *found.pictures],
+            brought=found.pictures,
         )
 
     def _whole(self, history: Sequence[Said], tools: Sequence[Tool]) -> Prompt:
         if history[0].role == "raw":
             return self._raw(history[0])
         messages = self._messages(self.canonical(history))
-        ids = self._renderer.prompt(messages, tools)
-        return Prompt(ids=ids, base=None, added=array("I", ids), messages=messages)
+        found = self._renderer.opening(messages, tools)
+        shown = found.pictures
+        ids = found.ids
+        return Prompt(ids=ids, base=None, added=array("I", ids), messages=messages, pictures=shown, brought=shown)
 
     def _raw(self, said: Said) -> Prompt:
         """A text that no template gets to see. Raises `BadRequest` for ids that a backend could not take."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from prorl_mq.schema.messages import Sampling
-from prorl_mq.schema.trajectory import PromptMessage, Segment, Trajectory, Turn
+from prorl_mq.schema.trajectory import Segment, Trajectory, Turn
 from workers.agent.parser import Parsed
 from workers.agent.renderer import Renderer
 from workers.agent.result import LoopEnd
@@ -23,14 +23,15 @@ from workers.agent.seeds import turn_seed
 from workers.agent.tokens import verified
 from workers.agent.tools import Tool
 from workers.external.cutting import cut, cut_at
-from workers.external.forest import Forest, Node, Placement, routed
-from workers.external.history import Said, answered
+from workers.external.forest import Forest, Node, Placement, pictures_of, routed
+from workers.external.history import BadRequest, Said, answered
 from workers.external.interception import End, Interception, Interceptor
 from workers.external.prompting import Prompt, PromptBuilder
 from workers.external.reply import LimitReached, RecordedReply
-from workers.external.rows import segments_and_turns
+from workers.external.rows import images_of, segments_and_turns, unanswered
 from workers.handler import OtherModel
 from workers.inference.arrived import Arrived
+from workers.inference.pictures import pads, shown, without
 from workers.inference.protocol import Completion, ContextFull, InferenceError, Policy
 from workers.inference.routes import asked, whole
 
@@ -113,6 +114,8 @@ class Recording:
         place, history = await self._judged(place, history, session)
         while True:
             prompt = await self._prompts.of(place, history, tools)
+            if prompt.pictures and (self.others or self._beside):
+                raise BadRequest("images are not taken where an agent asks models of several pools: send text")
             if not self._turns:
                 self._unanswered = prompt
             room = await self._room(len(prompt.ids))
@@ -180,14 +183,16 @@ class Recording:
     def _trajectory(self, stop: LoopEnd) -> Trajectory:
         segments, turns = self.rows()
         if not segments and self._unanswered is not None:
-            segments = [self._of_unanswered(self._unanswered)]
+            segments = [unanswered(self._unanswered, self._renderer.text)]
         for name, other in self.others.items():
             told, said = other.rows()
             turns += [msgspec.structs.replace(each, segment=len(segments) + each.segment, model=name) for each in said]
             segments += [msgspec.structs.replace(each, opened_by="other") for each in told]
+        pad = next((each.pad for each in pictures_of(self._forest.sampled)), None)
         return Trajectory(
             segments=segments, turns=turns, stop_reason=stop.reason, truncated_by=stop.truncated_by,
             temperature=self._sampling.temperature, top_p=self._sampling.top_p, top_k=self._sampling.top_k,
+            images=images_of(self._forest.sampled), image_id=pad,
         )  # fmt: skip
 
     def rows(self) -> tuple[list[Segment], list[Turn]]:
@@ -207,16 +212,6 @@ class Recording:
         self.over.set()
         if self._beside is not None:
             self._beside.fail(error)
-
-    def _of_unanswered(self, prompt: Prompt) -> Segment:
-        return Segment(
-            prompt_ids=prompt.ids,
-            response_ids=[],
-            loss_mask=[],
-            logprobs=[],
-            prompt_text=self._renderer.text(prompt.ids),
-            messages=[PromptMessage(role=each.role, content=each.content) for each in prompt.messages],
-        )
 
     async def _room(self, prompt_tokens: int) -> int:
         """Tokens that a completion may have. Waits where calls under way may use up the last turns."""
@@ -243,7 +238,10 @@ class Recording:
     async def _generate(self, prompt: Prompt, room: int, turn: int) -> Completion:
         sampling = self._sampling
         routes = {} if self._beside is not None else asked(sampling, routed(prompt.base))
-        more: dict[str, Any] = {**routes, **({"arrived": Arrived()} if sampling.continue_generation else {})}
+        unwanted = pads(prompt.pictures)
+        wanted: dict[str, Any] = {**routes, **shown(prompt.pictures)}
+        streams = sampling.continue_generation and not prompt.pictures
+        more: dict[str, Any] = {**wanted, **({"arrived": Arrived()} if streams else {})}
         try:
             completion = await self._policy.generate(
                 prompt.ids,
@@ -252,10 +250,11 @@ class Recording:
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
                 seed=turn_seed(sampling.seed, self._sample, turn),
-                stop_token_ids=self._renderer.stop_ids,
+                stop_token_ids=(*self._renderer.stop_ids, *unwanted),
                 **more,
             )
-            completion = await whole(self._policy, prompt.ids, completion, routes)
+            completion = without(completion, unwanted, len(prompt.ids))
+            completion = await whole(self._policy, prompt.ids, completion, wanted)
         except ContextFull as error:
             raise self._over(LoopEnd(reason="context", truncated_by="context")) from error
         except TimeoutError as error:
@@ -299,6 +298,7 @@ class Recording:
             said=said,
             prompt=prompt.added,
             messages=prompt.messages,
+            pictures=prompt.brought,
             completion=completion,
             spans=verified(completion, sent),
             sent=sent,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from workers.agent.tools import Tool
-from workers.external.history import BadRequest, Said, canonical, foreign, text_of
+from workers.external.history import BadRequest, Said, canonical, content_of, foreign, text_of
 from workers.external.reply import RecordedReply
 from workers.external.request import Given, Request, RequestMemory, flag, length, model_of, stops, value
 
@@ -93,7 +93,11 @@ def _said(item: Any) -> Sequence[Said]:
             role = _ROLES.get(str(item.get("role")))
             if role is None:
                 raise BadRequest(f"there is no role {item.get('role')!r}")
-            text = text_of(item.get("content"))
+            content = item.get("content")
+            if role == "user":
+                text, images = content_of(content)
+                return (Said(role=role, text=text, images=images),)
+            text = text_of(content)
             return (Said(role=role, text=text.strip(), ids=ids) if role == "assistant" else Said(role=role, text=text),)
         case "reasoning":
             return (Said(role="assistant", text="", ids=ids),)
@@ -104,7 +108,8 @@ def _said(item: Any) -> Sequence[Said]:
             call = (str(item.get("name")), canonical({"input": str(item.get("input") or "")}))
             return (Said(role="assistant", text="", calls=(call,), ids=ids),)
         case "function_call_output" | "custom_tool_call_output":
-            return (Said(role="tool", text=text_of(item.get("output")), answers=str(item.get("call_id") or "")),)
+            text, images = content_of(item.get("output"))
+            return (Said(role="tool", text=text, answers=str(item.get("call_id") or ""), images=images),)
         case _:
             raise BadRequest(f"an item of type {kind!r} is not taken: this policy reads messages, calls and outputs")
 

@@ -10,9 +10,11 @@ from itertools import pairwise
 
 import msgspec
 
+from prorl_mq.schema.images.placed import PlacedImage, PromptImage
 from prorl_mq.schema.trajectory import ExpertRoutes, PromptMessage, Segment, Span, Turn, joined_routes
 from workers.agent.hermes import Message
-from workers.external.forest import Node, left_out, twins_of
+from workers.external.forest import Node, left_out, pictures_of, twins_of
+from workers.external.prompting import Prompt
 
 Show = Callable[[Sequence[int]], str]
 
@@ -45,8 +47,22 @@ def rows_of(sampled: Sequence[Node], why: Mapping[int, str]) -> list[LeafPath]:
     return sorted(found, key=lambda row: row.own[0].number)
 
 
+def images_of(sampled: Sequence[Node]) -> list[PromptImage]:
+    """All images that the model was shown, each once."""
+    return list(dict.fromkeys(each.image for each in pictures_of(sampled)))
+
+
+def unanswered(prompt: Prompt, show: Show) -> Segment:
+    """The segment of a prompt that got no answer."""
+    return Segment(
+        prompt_ids=prompt.ids, response_ids=[], loss_mask=[], logprobs=[], prompt_text=show(prompt.ids),
+        messages=_told(prompt.messages),
+    )  # fmt: skip
+
+
 def segments_and_turns(sampled: Sequence[Node], turns: Sequence[Turn], show: Show) -> tuple[list[Segment], list[Turn]]:
     """The segments, and the turns with their places in them. `turns` are by number of completion."""
+    images = images_of(sampled)
     why = {node.number: left_out(node, twins) for node, twins in twins_of(sampled)}
     rows, placed = rows_of(sampled, why), list(turns)
     for number, row in enumerate(rows):
@@ -57,10 +73,10 @@ def segments_and_turns(sampled: Sequence[Node], turns: Sequence[Turn], show: Sho
         for node, after in pairwise(row.own):
             following = _told(after.messages)
             placed[node.number] = msgspec.structs.replace(placed[node.number], following=following)
-    return [_segment(number, row, why, show) for number, row in enumerate(rows)], placed
+    return [_segment(number, row, why, show, images) for number, row in enumerate(rows)], placed
 
 
-def _segment(number: int, row: LeafPath, why: Mapping[int, str], show: Show) -> Segment:
+def _segment(number: int, row: LeafPath, why: Mapping[int, str], show: Show, images: Sequence[PromptImage]) -> Segment:
     head, *rest = row.own
     prompt = [*(head.base.context() if head.base else ()), *head.prompt]
     ids: list[int] = []
@@ -100,6 +116,11 @@ def _segment(number: int, row: LeafPath, why: Mapping[int, str], show: Show) -> 
         messages=_before(row),
         keeps_thinking=any(node.keeps_thinking for node in row.path),
         routes=_routes(row.path, len(prompt) + end - 1),
+        images=[
+            PlacedImage(image=images.index(each.image), start=each.start, length=each.length)
+            for each in pictures_of(row.path)
+            if each.start < len(prompt) + end
+        ],
     )
 
 

@@ -42,6 +42,14 @@ class Assigner(Protocol):
         """
         ...
 
+    async def room(self, backend: Endpoint, context: int, answer: int, patience_s: float) -> Endpoint:
+        """Called before every call, and waits for room in the pool's caches: the backend that the turn may begin on.
+
+        `context`, `answer`: tokens, of which those of the answer are a guess. `patience_s`: the longest wait, from when
+        this turn asked first.
+        """
+        ...
+
     async def ready(self, backend: Endpoint) -> Endpoint | None:
         """Called before every call, and waits while none may start: the backend as it is to be called now.
 
@@ -79,6 +87,10 @@ class FixedAssigner:
                 return backend
         known = ", ".join(backend.address for backend in self._backends) or "none"
         raise NoBackend(f"job {job_id}, token {token}: no backend left; known: {known}; failed: {len(exclude)}")
+
+    async def room(self, backend: Endpoint, context: int, answer: int, patience_s: float) -> Endpoint:
+        del context, answer, patience_s
+        return backend
 
     async def ready(self, backend: Endpoint) -> Endpoint:
         return backend

@@ -1,7 +1,7 @@
 """The clients of all wire protocols over one transport: made once per worker process."""
 
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from prorl_mq.process.backend_keys import BackendKeys
 from workers.inference.assignment import Endpoint, WireProtocol
@@ -16,6 +16,8 @@ from workers.inference.protocols.spans import of_adapter
 from workers.inference.protocols.vllm_generate import VllmGenerate
 from workers.inference.request import BackendClient, GenerateRequest
 from workers.inference.transport import HttpTransport
+
+SHOWS_IMAGES: Final = frozenset({WireProtocol.VLLM_GENERATE, WireProtocol.SGLANG_GENERATE})
 
 
 class InferenceClients:
@@ -58,7 +60,7 @@ class InferenceClients:
     async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling the task stops the backend's work."""
         try:
-            if request.pictures and backend.protocol is not WireProtocol.VLLM_GENERATE:
+            if request.pictures and backend.protocol not in SHOWS_IMAGES:
                 raise unsupported(backend.address, backend.protocol)
             completion = await self._clients[backend.protocol].generate(backend, request)
         except InferenceError as error:

@@ -8,7 +8,7 @@ an answer, which decides whether sending again is safe. One exchange at a time, 
 import asyncio
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -147,8 +147,8 @@ class Connection(asyncio.Protocol):
                 return connection
         raise failure
 
-    async def exchange(self, request: bytes, heard: Callable[[bytes], None] | None = None) -> HttpAnswer:
-        """One request, one answer. Cancelling closes the connection, which is how a server learns to stop.
+    async def exchange(self, request: Sequence[bytes], heard: Callable[[bytes], None] | None = None) -> HttpAnswer:
+        """One request, in parts, one answer. Cancelling closes the connection, which is how a server learns to stop.
 
         The body of a stream of events is passed to `heard` as it comes, and is not in the answer. Raises
         `ConnectionDropped`, `BrokenAnswer`, and what `heard` raises.
@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             raise ConnectionDropped("the server closed the connection before it was used", sent=False, answered=False)
         self._waiter, self._heard = asyncio.get_running_loop().create_future(), heard
-        transport.write(request)
+        transport.writelines(request)
         try:
             return await self._waiter
         except BaseException:

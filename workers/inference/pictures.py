@@ -6,7 +6,7 @@ ids than the model has read. It takes fewer images than there are places without
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -68,10 +68,15 @@ def collapsed(ids: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
     return made
 
 
+def urls(pictures: Sequence[Picture]) -> list[str]:
+    """The images as data: URLs. One that is there many times is one text."""
+    made = {id(image): data_url(image) for image in {id(each.image): each.image for each in pictures}.values()}
+    return [made[id(each.image)] for each in pictures]
+
+
 def parts(pictures: Sequence[Picture]) -> list[dict[str, str]]:
-    """The images as vLLM's `content_parts` has them. One that is there many times is one text."""
-    urls = {id(image): data_url(image) for image in {id(each.image): each.image for each in pictures}.values()}
-    return [{"type": "image_url", "url": urls[id(each.image)]} for each in pictures]
+    """The images as vLLM's `content_parts` has them."""
+    return [{"type": "image_url", "url": url} for url in urls(pictures)]
 
 
 def data_url(image: PromptImage) -> str:
@@ -97,11 +102,26 @@ def check_read(
         )
 
 
+def check_ids(backend: str, request: "GenerateRequest", ids: Sequence[int] | None) -> None:
+    """Compares the ids that an SGLang tells; it tells no places. Raises `ImagesUnsupported` or `ImagesDiffer`."""
+    if ids is None:
+        raise ImagesUnsupported(
+            f"backend {backend}: it does not tell which ids stand for {len(request.pictures)} images, so it may have "
+            "left them out: images need an SGLang that knows return_prompt_token_ids, with a model that has vision"
+        )
+    if list(ids) != list(request.prompt_ids):
+        raise ImagesDiffer(
+            f"backend {backend}: it has read {len(ids)} other ids with images than the {len(request.prompt_ids)} that "
+            "were sent. Give it and the RUN worker the same model directory; where they have it, the policy has "
+            "sampled ids that its text does not encode to, which SGLang reads again from the text: use vLLM"
+        )
+
+
 def unsupported(backend: str, protocol: str) -> ImagesUnsupported:
     """The error for a call with images in a protocol that takes none beside ids."""
     return ImagesUnsupported(
         f"backend {backend}: the protocol {protocol} takes no images beside ids: use a vLLM that was started with "
-        "--enable-scale-out, which opens /inference/v1/generate"
+        "--enable-scale-out, which opens /inference/v1/generate, or an SGLang"
     )
 
 
@@ -110,11 +130,11 @@ def pads(pictures: Sequence[Picture]) -> set[int]:
     return {each.pad for each in pictures}
 
 
-def without(completion: Completion, pictures: Sequence[Picture], before: int) -> Completion:
-    """The completion in front of the first id that stands for an image: it stops there, as at a stop token that is not
-    kept. No image belongs to it, so no trainer could compute what follows. `before`: the tokens of its prompt.
+def without(completion: Completion, unwanted: Collection[int], before: int) -> Completion:
+    """The completion in front of the first id that stands for an image, one of `unwanted`: it stops there, as at a stop
+    token that is not kept. No image belongs to it, so no trainer could compute what follows. `before`: the tokens of
+    its prompt.
     """
-    unwanted = pads(pictures)
     end = next((at for at, each in enumerate(completion.ids) if each in unwanted), None) if unwanted else None
     if end is None:
         return completion

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from prorl_mq.rules.routing.room import expected
 from workers.inference.arrived import Arrived, CallTokens, finished, joined
 from workers.inference.assignment import Assigner, Endpoint
 from workers.inference.logprobs import exact
@@ -56,7 +57,7 @@ class StickyPolicy:
         self._watch = watch or CallWatch(Waits())
         self._max_tries = max_tries
         self._backend: Endpoint | None = None
-        self._calls = 0
+        self._calls = self._answers = self._sampled = 0  # requests, answers and their tokens
 
     @property
     def backend(self) -> Endpoint | None:
@@ -135,7 +136,7 @@ class StickyPolicy:
         clock = asyncio.get_running_loop().time
         for _ in range(self._max_tries):
             async with patience.waiting(f"a living backend{f', after: {error}' if error else ''}"):
-                backend = await self._take(failed, moving=error is not None or bool(failed))
+                backend = await self._take(request, failed, patience, moving=error is not None or bool(failed))
                 tokens = await self._tokens(backend, request, arrived)
             started = clock()
             try:
@@ -157,6 +158,7 @@ class StickyPolicy:
                 failed.clear()
                 if arrived is not None and tokens is not None and tokens.unable:
                     arrived.unable(f"backend {backend.address} {tokens.unable}")
+                self._answers, self._sampled = self._answers + 1, self._sampled + len(completion.ids)
                 self._watch.tokens.heard(backend.address)
                 await self._assigner.report_success(backend.address, completion)
                 return completion
@@ -180,13 +182,15 @@ class StickyPolicy:
         )
         return arrived.call
 
-    async def _take(self, failed: set[str], *, moving: bool) -> Endpoint:
+    async def _take(self, request: GenerateRequest, failed: set[str], patience: Patience, *, moving: bool) -> Endpoint:
         """The backend of this call: the one it sticks to once that may be called, else another."""
         held_too_long: set[str] = set()
+        context, answer = len(request.prompt_ids), expected(self._answers, self._sampled, request.max_tokens)
         while True:
             if self._backend is None:
                 self._backend = await self._assign(failed | held_too_long)
                 self.moves += moving or bool(held_too_long)
+            self._backend = await self._assigner.room(self._backend, context, answer, patience.park_s)
             ready = await self._assigner.ready(self._backend)
             if ready is not None:
                 return ready
@@ -205,11 +209,11 @@ class StickyPolicy:
     async def _watched(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """One call. Raises `Silent` if nothing comes of it, `TimeoutError` if the policy's time is over before it."""
         call = asyncio.ensure_future(self._call(backend, request))
-        one_token = msgspec.structs.replace(
-            request, prompt_ids=request.prompt_ids[:1], max_tokens=1, seed=0, arrived=None, routes=None, pictures=()
-        )
 
         async def probe() -> Completion:
+            one_token = msgspec.structs.replace(
+                request, prompt_ids=request.prompt_ids[:1], max_tokens=1, seed=0, arrived=None, routes=None, pictures=()
+            )
             return await self._clients.generate(backend, self._new(one_token))
 
         tokens = request.max_tokens + len(request.prompt_ids) / PROMPT_TOKENS

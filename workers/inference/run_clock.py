@@ -14,6 +14,7 @@ from typing import Final
 from workers.inference.protocol import InferenceError
 
 LONGEST_STALL_S: Final = 600.0  # of one turn
+LONGEST_PARK_S: Final = 300.0  # of one turn, for room in its pool
 STALL: Final = 1 / 2  # of RUN's budget, for one turn
 SILENCE: Final = 1 / 3  # of that, for one call: then it is moved to another backend
 
@@ -45,6 +46,12 @@ class RunClock:
     def stall_s(self) -> float:
         """The longest wait for infrastructure of a turn that begins now."""
         return min(self._stall_s, self._budget_s - self.stalled_s) if self._budget_s < math.inf else math.inf
+
+    @property
+    def park_s(self) -> float:
+        """The longest wait for room of a turn that begins now. Half of an attempt's waits are left for faults."""
+        left_s = min(self._stall_s, self._budget_s - 2 * self.stalled_s) if self._budget_s < math.inf else math.inf
+        return max(0.0, min(LONGEST_PARK_S, left_s / 2))
 
     @property
     def left_s(self) -> float:
@@ -138,6 +145,11 @@ class Patience:
             raise Stalled(f"waited for {what} for {clock() - started:.1f} s") from error
         finally:
             self._spend(clock() - started)
+
+    @property
+    def park_s(self) -> float:
+        """As much of that as a wait for room may take."""
+        return min(self._clock.park_s, self._left_s / 2)
 
     def lost(self, seconds: float, error: InferenceError) -> None:
         """A call failed after so long. Raises `Stalled` when no time is left for another one."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 from prorl_mq.errors import AddressRefused
@@ -16,6 +16,8 @@ from workers.inference.event_stream import EventReader
 from workers.inference.protocol import InferenceError
 
 log = logging.getLogger("workers.inference.transport")
+JOINED_BYTES: Final = 16 << 10  # a longer body is not copied to stand behind its head
+Parts = Sequence[bytes]  # of a request, sent one after the other
 Heard = Callable[[bytes], None]  # gets a body as it comes
 
 
@@ -92,13 +94,15 @@ class HttpTransport:
         extra += "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         if (trace := tracing.header()) is not None:
             extra += f"traceparent: {trace}\r\n"
-        request = b"%s%scontent-length: %d\r\n\r\n%s" % (head, extra.encode(), len(body), body)
+        request = [b"%s%scontent-length: %d\r\n\r\n" % (head, extra.encode(), len(body)), body]
+        if len(body) < JOINED_BYTES:
+            request = [b"".join(request)]
         heard = None if events is None else EventReader(lambda data: events(self._keys.hide(address, data))).feed
         return await self._exchange(address, request, answer_s, repeatable=repeatable, heard=heard)
 
     async def get(self, address: str, path: str, *, answer_s: float | None = None) -> HttpAnswer:
         """Raises `InferenceError` for everything that is not an HTTP answer."""
-        request = b"%s%s\r\n" % (self._head("GET", address, path), self._authorization(address).encode())
+        request = [b"%s%s\r\n" % (self._head("GET", address, path), self._authorization(address).encode())]
         return await self._exchange(address, request, answer_s, repeatable=True)
 
     def give_up(self, address: str, reason: str) -> int:
@@ -140,7 +144,7 @@ class HttpTransport:
         return head
 
     async def _exchange(
-        self, address: str, request: bytes, answer_s: float | None, *, repeatable: bool, heard: Heard | None = None
+        self, address: str, request: Parts, answer_s: float | None, *, repeatable: bool, heard: Heard | None = None
     ) -> HttpAnswer:
         """Raises `InferenceError`, also for an answer that asks for another key. No answer repeats the one it got."""
         answer = await self._answered(address, request, answer_s, heard, repeatable=repeatable)
@@ -151,7 +155,7 @@ class HttpTransport:
         return answer._replace(body=self._keys.hide(address, answer.body))
 
     async def _answered(
-        self, address: str, request: bytes, answer_s: float | None, heard: Heard | None, *, repeatable: bool
+        self, address: str, request: Parts, answer_s: float | None, heard: Heard | None, *, repeatable: bool
     ) -> HttpAnswer:
         limit_s = self.answer_s if answer_s is None else answer_s
         try:
@@ -165,11 +169,12 @@ class HttpTransport:
         except TimeoutError as error:
             raise InferenceError(f"backend {address}: no complete answer within {limit_s:g} s") from error
         except BrokenAnswer as error:
-            raise InferenceError(f"backend {address}: its answer cannot be read", quoted=str(error)) from error
+            words = self._keys.quoted(address, str(error))
+            raise InferenceError(f"backend {address}: its answer cannot be read", quoted=words) from error
         except ConnectionDropped as error:
             raise InferenceError(f"backend {address}: {error}") from error
 
-    async def _send(self, address: str, request: bytes, heard: Heard | None) -> HttpAnswer:
+    async def _send(self, address: str, request: Parts, heard: Heard | None) -> HttpAnswer:
         """Uses an idle connection if there is one.
 
         A server may close an idle connection just as we write to it. If nothing was written, another connection is
@@ -190,7 +195,7 @@ class HttpTransport:
                 raise Stale(f"backend {address}: an idle connection dropped as it was used again") from error
         return await self._use_fresh(address, request, heard)
 
-    async def _use_fresh(self, address: str, request: bytes, heard: Heard | None) -> HttpAnswer:
+    async def _use_fresh(self, address: str, request: Parts, heard: Heard | None) -> HttpAnswer:
         """One that the server closes before we write says nothing about the request: one more is opened."""
         try:
             return await self._use(address, await self._open(address), request, heard)
@@ -217,7 +222,7 @@ class HttpTransport:
         except AddressRefused as error:
             raise InferenceError(f"backend {address}: {error}") from error
 
-    async def _use(self, address: str, connection: Connection, request: bytes, heard: Heard | None) -> HttpAnswer:
+    async def _use(self, address: str, connection: Connection, request: Parts, heard: Heard | None) -> HttpAnswer:
         self._busy.add(connection)
         try:
             answer = await connection.exchange(request, heard)

@@ -30,10 +30,10 @@ class MemoryLog:
     async def note(self, text: str) -> None:
         pass
 
-    async def keep_routes(self, data: bytes) -> str:  # noqa: ARG002
+    async def keep_file(self, data: bytes) -> str:  # noqa: ARG002
         return ""
 
-    async def routes(self, name: str) -> bytes | None:
+    async def kept_file(self, name: str) -> bytes | None:
         pass
 
     async def rebuilt(self) -> None:

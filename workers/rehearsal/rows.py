@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from prorl_mq.errors import ConfigurationError, InvalidTask
+from prorl_mq.process.screen.terminal import one_line, visible
 from prorl_mq.schema.messages import Task
 from prorl_mq.schema.task_schema import nearest, split
 from prorl_mq.settings import Setting, add
@@ -32,6 +33,7 @@ SETTINGS = (
     Setting("--json", "print JSON", alone=True),
 )
 USUAL = "swebench"  # data source of a row that names none
+ERROR_CHARS = 2000  # a row may be quoted whole
 SHOWN = 3  # rows that are named for each reason
 _READ, _SCHEMA = "read", "schema"
 
@@ -57,7 +59,8 @@ class _Stopped(Exception):
     """A row's first fault."""
 
     def __init__(self, step: str, error: object) -> None:
-        super().__init__(str(error))
+        said = str(error)
+        super().__init__(said if len(said) <= ERROR_CHARS else f"{said[:ERROR_CHARS]} ...")
         self.step = step
 
 
@@ -148,9 +151,9 @@ def told(checked: Checked) -> str:
         named_alike = fault.error.replace(fault.task_id, "ROW") if fault.task_id else fault.error
         reasons[fault.step, named_alike].append(fault)
     for (step, error), faults in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        named = ", ".join(f"{fault.task_id} (line {fault.line})" for fault in faults[:SHOWN])
+        named = ", ".join(f"{one_line(fault.task_id)} (line {fault.line})" for fault in faults[:SHOWN])
         more = f" and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-        lines += ["", f"{len(faults)} at {step}: {error}", f"   {named}{more}"]
+        lines += ["", f"{len(faults)} at {step}: {visible(error)}", f"   {named}{more}"]
     return "\n".join([*lines, "", f"{checked.rows - len(checked.faults)} of {checked.rows} rows pass"])
 
 

@@ -5,11 +5,13 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
 from prorl_mq.clock import monotonic
+from prorl_mq.rules.routing.room import Ask, needs
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.policy import adapter_name
 from prorl_mq.store import pools as backends
@@ -28,6 +30,7 @@ from workers.inference.run_clock import RunClock
 from workers.inference.waits import Waits
 from workers.inference.watching import LATE_S, CallWatch
 from workers.stages.calls import Calls
+from workers.stages.rooms import Rooms
 from workers.stages.staleness import Staleness
 from workers.stages.work import Work
 
@@ -117,6 +120,7 @@ class Pools:
         self._views = PoolViews(store, tracked)
         self.view, self.look_again = self._views.view, self._views.look_again
         self.calls = Calls(clients, self.view, self._views.moved)
+        self.rooms = Rooms(store, self.view, self.waits)
         self._clients = clients
         self._watch = CallWatch(self.waits)
         self._probed: dict[BackendInfo, Endpoint] = {}
@@ -174,18 +178,23 @@ class HeapAssigner:
         self._work = work
         self._pool = work.spec.pool
         self._staleness = Staleness()
+        self._context = 0  # tokens of the prompt of this turn
+        self._since: float | None = None  # when this turn asked for room first
+        self._served = ""  # the backend of the turn before
 
-    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str]) -> Endpoint:
+    async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str], to: str = "") -> Endpoint:
         """Waits while the pool has no backend at all: the trainer may bring one. Cancelled with its job.
 
         One that does not answer its probe is passed over; the error of the last one is raised after `PROBED` of them.
+        `to`: the backend to move to, if that may be taken; else the job keeps its own.
         """
         del job_id, token  # both are this work's
         await self._work.hold()
         wait_s, silent, probed = FIRST_WAIT_S, set[str](), 0
         refused: dict[str, LogprobsRefused] = {}
         while True:
-            found = await self._ask(exclude | silent | refused.keys())
+            found = await self._ask(exclude | silent | refused.keys(), to)
+            to = ""
             if found is not None:
                 try:
                     with self._pools.waits.noted_after(LATE_S, f"backend {found.address} has not answered its probe"):
@@ -214,6 +223,25 @@ class HeapAssigner:
     def _takes(self, mode: LogprobMode) -> bool:
         """True if the batch may have log-probabilities of this mode."""
         return self._work.spec.sampling.raw_logprobs or logprobs.exact(mode, self._work.spec.sampling)
+
+    async def room(self, backend: Endpoint, context: int, answer: int, patience_s: float) -> Endpoint:
+        """Holds a turn back while its pool has no room for it: the backend that it may begin on."""
+        self._context = context
+        if not (await self._pools.view(self._pool)).limits:
+            return backend
+        token, rooms, avoid = self._work.held.token, self._pools.rooms, frozenset[str]()
+        self._since = self._since or monotonic()
+        self._work.left.unseat = partial(rooms.left, self._pool, token)
+        while True:
+            warm, tokens = self._served == backend.address, needs(context, answer)
+            ask = Ask(token, backend.address, tokens, 0, warm, 1000 * patience_s, avoid)
+            place = await rooms.begin(self._pool, ask, self._since)
+            if place == backend.address:
+                return backend
+            moved = await self.assign(self._work.held.ref, token, exclude=frozenset(), to=place)
+            if moved.address != backend.address:
+                return moved
+            avoid |= {place}  # it is full, say: this turn waits for its own one
 
     async def ready(self, backend: Endpoint) -> Endpoint | None:
         """Holds a call back while its backend lacks the announced weights, in the modes that ask for it."""
@@ -246,13 +274,16 @@ class HeapAssigner:
     async def report_success(self, address: str, completion: Completion) -> None:
         if completion.finish_reason == "abort":
             self._pools.look_again(self._pool)  # weights are being changed: the rest must not miss that
+        if self._since is not None:  # it had to ask, so it has a seat
+            self._pools.rooms.ended(self._pool, self._work.held.token, self._context + len(completion.ids))
+        self._since, self._served = None, address
         view = await self._pools.view(self._pool)
         self._staleness.sampled(completion, view.policy.version)
         metrics.answered(address, completion)
         metrics.staleness_versions.observe(self._staleness.behind(view.policy.version))
         await self._pools.observe(self._pool, address, backends.call_succeeded, view)
 
-    async def _ask(self, exclude: AbstractSet[str]) -> BackendInfo | None:
+    async def _ask(self, exclude: AbstractSet[str], to: str) -> BackendInfo | None:
         store, held = self._pools.store, self._work.held
         view = await self._pools.view(self._pool)
         unfit = {address for address in view.backends if view.unfit(address) is not None}
@@ -261,6 +292,7 @@ class HeapAssigner:
             exclude=sorted(unfit | exclude),
             floor=view.policy.floor,
             labels_are_old=bool(view.policy.weights),
+            to=to,
         )
         match answer[0]:
             case b"stale":

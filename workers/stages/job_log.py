@@ -289,11 +289,11 @@ class JobLog:
         await self._begin()
         await self._add(self._here(whole=not self.rebuilds), wait=False, detail=text)
 
-    async def keep_routes(self, data: bytes) -> str:
+    async def keep_file(self, data: bytes) -> str:
         await self._work.hold()
         return await self._archives.put_routes(self._work.held.ref, data)
 
-    async def routes(self, name: str) -> bytes | None:
+    async def kept_file(self, name: str) -> bytes | None:
         return await self._archives.routes(self._work.held.ref, name)
 
     async def _begin(self) -> None:

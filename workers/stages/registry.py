@@ -71,7 +71,12 @@ def load(names: Iterable[str] = ()) -> Registry:
 
     A family of ours without its library is left out, and the log says so; one that is named fails the start.
     """
-    found: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=GROUP)}
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        if (other := found.setdefault(point.name, point)) is not point:
+            raise ConfigurationError(
+                f"two handlers are called {point.name!r}, {other.value} and {point.value}: uninstall one"
+            )
     wanted = list(names) or list(found)
     unknown = [name for name in wanted if name not in found]
     if unknown:
@@ -84,6 +89,11 @@ def load(names: Iterable[str] = ()) -> Registry:
             if names or found[name].dist is None or not found[name].value.startswith("workers.handlers."):
                 raise ConfigurationError(f"the handler {name!r} cannot be loaded: {advice(error)}") from error
             log.warning("the task family %s is left out: %s; then restart the workers", name, advice(error))
+        except Exception as error:  # another package's may raise anything
+            raise ConfigurationError(
+                f"the handler {name!r} ({found[name].value}) cannot be loaded: {type(error).__name__}: {error}; "
+                "correct or uninstall its package"
+            ) from error
     return Registry(handlers)
 
 

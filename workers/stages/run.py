@@ -76,8 +76,7 @@ class RunStage:
         self._node = node
         self._logs = logs
         self._archives = CheckpointArchives(store)
-        self._copies = copies
-        self._models = models
+        self._copies, self._models = copies, models
         self._loads = names_models(os.environ)
 
     async def perform(self, work: Work) -> Move:
@@ -112,6 +111,7 @@ class RunStage:
             over = log
             return move
         finally:
+            work.left.unseat()
             work.left.continues = self._continues(work, log)
             if log is not None and log.saving:
                 await asyncio.shield(log.close())

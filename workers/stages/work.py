@@ -22,13 +22,14 @@ def _nothing() -> None:
 class Left:
     """Things that outlast an attempt whose turns were logged, and its end in front of a turn."""
 
-    __slots__ = ("asked", "continues", "destroy", "detach", "leaves", "rest")
+    __slots__ = ("asked", "continues", "destroy", "detach", "leaves", "rest", "unseat")
 
     def __init__(self) -> None:
         self.continues = False  # a later attempt finds the log of its turns
         self.asked = False  # to end where the next turn would begin
         self.leaves = False  # it is being stopped, and its job is given back
         self.rest: Callable[[], object] = _nothing  # called there, once another attempt may continue
+        self.unseat: Callable[[], object] = _nothing  # called when the attempt is over: its pool has room again
         self.detach: Callable[[], None] | None = None  # lets what runs in the sandbox run on: called before the stop
         self.destroy: Undo | None = None  # the sandbox, once it is committed that no later attempt needs it
 

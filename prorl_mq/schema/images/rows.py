@@ -28,7 +28,12 @@ class SentImage(NamedTuple):
 
 def has_images(payload: Mapping[str, Any]) -> bool:
     """True if a payload names images, in either form. Of a text that costs a look at four fields."""
-    return bool(payload.get(FIELD)) or any(True for _ in in_parts(payload))
+    if payload.get(FIELD):
+        return True
+    for name in _MESSAGES:
+        if isinstance(payload.get(name), list):
+            return any(True for _ in in_parts(payload))
+    return False
 
 
 def taken_out(payload: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:

@@ -28,7 +28,7 @@ TYPES: Final = {
     "intake": STREAM, "policy": HASH, "lanes": SET, "intakes": SET, "pools": SET, "bytes": STRING, "duty": STRING,
     "prorl": SET, "schemas": HASH, "families": HASH, "breakers": HASH, "answers": ZSET, "cancellable": SET,
     "to_cancel": SET, "archive": STREAM, "archiving": ZSET, "archive_state": HASH, "mark": STRING, "images": HASH,
-    "placed": STRING, "offer": STRING, "away": HASH, "departed": STREAM, "leaving": ZSET,
+    "placed": STRING, "offer": STRING, "seats": HASH, "away": HASH, "departed": STREAM, "leaving": ZSET,
 }  # fmt: skip
 _RUN, _OF_RUN, _JOB = r"[^:]+:[^:]+", r"[^:]+:[^:]+:[^:]+", r"[^:]+:[^:]+:[^:]+:[0-9]+"
 _POOL = r"[^:]+(:[^:]+)?"  # of a tenant, or of an older release
@@ -41,7 +41,7 @@ NAMES: Final = {
     "answers": _RUN, "archive": _RUN, "intake": _RUN, "cancellable": _RUN, "to_cancel": "[^:]+",
     "intakes": "([^:]+)?", "pool": f"{_POOL}(:info)?", "policy": f"{_POOL}(:update)?", "lanes": "(families)?",
     "paused": "(runs)?", "bytes": "eval", "duty": ".+", "mark": "([^:]+)?", "images": "(jobs)?",
-    "placed": _RUN, "away": _RUN, "departed": _RUN,
+    "placed": _RUN, "seats": _POOL, "away": _RUN, "departed": _RUN,
 }  # fmt: skip
 WITH_INTAKE: Final = frozenset({"results", "answers"})  # kinds that a trainer has before its run's first batch
 OF_RUNS: Final = frozenset({"results", "groups", "backlog", "carried", "run", "answers", "cancellable", "batches"})
@@ -50,7 +50,7 @@ MOVING: Final = frozenset({
     "run", "backlog", "groups", "reservoir", "drawn", "parked", "carried", "batches", "batch", "group", "job", "open",
     "sealed", "fork", "blob", "departed",
 })  # fmt: skip
-TEMPORARY: Final = frozenset({"worker", "duty", "mark", "placed", "offer"})  # keys that always have a TTL
+TEMPORARY: Final = frozenset({"worker", "duty", "mark", "placed", "offer", "seats"})  # keys that always have a TTL
 
 
 class Reads(Protocol):

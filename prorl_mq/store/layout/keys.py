@@ -51,6 +51,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | cancellable:R | set | the run and its open batches: a trainer moves them to to_cancel:T | swept with the run |
 | to_cancel:T | set | batches and runs whose end a trainer wants | members leave when they are cancelled |
 | pool:P, pool:P:info | zset, hash | backend → jobs in flight; backend → description | permanent |
+| seats:P | hash | ledger of a pool that is short of room: attempt → what its session needs and does | TTL |
 | policy:P, policy:P:update | hash | policy version last announced; how far backends are with its weights | permanent |
 | lanes, intakes | set | nodes that have a lane; runs that have an intake | swept |
 | lanes:families | set | lanes of task families, as their streams are called after `stage:` | leave with their stream |
@@ -241,6 +242,9 @@ class Keys:
 
     def pool_info(self, pool: str) -> str:
         return f"{self.prefix}pool:{pool}:info"
+
+    def seats(self, pool: str) -> str:
+        return f"{self.prefix}seats:{pool}"
 
     def policy(self, pool: str) -> str:
         return f"{self.prefix}policy:{pool}"

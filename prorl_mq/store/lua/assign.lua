@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Reserves the least loaded backend of a pool for a leased job, or keeps the one that it has. One that has served the
--- job's group is preferred while it holds at most `bound` jobs more. Passed over: excluded, draining, broken, full and
+-- Reserves the least loaded backend of a pool for a leased job, or keeps the one that it has; where `to` names one, that
+-- one if it may be taken, else the job keeps its own. One that has served the job's group is preferred while it holds at most `bound` jobs more. Passed over: excluded, draining, broken, full and
 -- shut ones, those behind the version `floor`, and new ones that hold their share already: age / ramp_ms of the mean.
 -- KEYS: 1 heap, 2 backends' descriptions, 3 job, 4 group, 5 events
 -- ARGV: 1 packed {rules, ref, stage, worker, events_cap, token, exclude = {address...}, bound, ramp_ms, trial_ms,
---       longest_ms, floor, labels_are_old}; longest_ms: shut for longer than that was written while the clock was wrong;
+--       longest_ms, floor, labels_are_old, to}; longest_ms: shut for longer than that was written while the clock was wrong;
 --       floor: decimal digits, or empty for none
 -- Reply: {'assigned' | 'already', address, description}, or {'stale'}, {'none'}
 --@include call
@@ -13,10 +13,8 @@ local f = call('HMGET', KEYS[3], 'state', 'token', 'backend', 'line', 'owner')
 if not (f[1] and A.rules[f[1]]) or f[2] ~= A.token or f[5] ~= A.worker then return {'stale'} end
 local excluded = {}
 for _, address in ipairs(A.exclude) do excluded[address] = true end
-if f[3] and not excluded[f[3]] then
-  local about = call('HGET', KEYS[2], f[3])
-  if about then return {'already', f[3], about} end
-end
+local own = f[3] and not excluded[f[3]] and call('HGET', KEYS[2], f[3])
+if own and (A.to == '' or A.to == f[3]) then return {'already', f[3], own} end
 
 local function behind(version)
   if A.floor == '' or not version then return false end
@@ -46,17 +44,19 @@ end
 
 -- The heap is in order of load: the first that may be taken is the least loaded one.
 local warm = call('HGET', KEYS[4], 'warm') or ' '
-local best, preferred, spare
+local best, preferred, spare, named
 for _, each in ipairs(candidates) do
   local ramping = each.age < 1 and settled > 0 and each.jobs >= math.max(1, each.age * jobs_sum / settled)
   spare = spare or each
+  if each.address == A.to then named = each end
   if not ramping then
     best = best or each
     local knows = string.find(warm, ' ' .. each.address .. ' ', 1, true)
     if knows and not preferred and each.jobs <= best.jobs + A.bound then preferred = each end
   end
 end
-local chosen = preferred or best or spare
+if own and not named then return {'already', f[3], own} end
+local chosen = named or preferred or best or spare
 if not chosen then return {'none'} end
 give_back(KEYS[1], KEYS[3], f[3])
 call('ZINCRBY', KEYS[1], 1, chosen.address)

@@ -16,6 +16,7 @@ from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store.audit.reads import MOVING, pages
 from prorl_mq.store.moves.away import elsewhere
 from prorl_mq.store.payloads import reading
+from prorl_mq.store.payloads.files import PayloadDamaged
 from prorl_mq.store.payloads.name import WITHIN
 from prorl_mq.store.results import owned_bytes
 from prorl_mq.store.store import Store
@@ -219,10 +220,17 @@ async def _entries(store: Store, name: str, key: str, at: str) -> tuple[list[Cop
 
 
 async def _file(store: Store, run: RunRef, name: str) -> tuple[list[Copied], None]:
-    """A payload file; nothing where it cannot be read: then the run has lost it."""
+    """A payload file; nothing where it is missing or damaged: then the run has lost it.
+
+    Raises `PayloadUnavailable` where it may be there and cannot be read now: the move is then repeated.
+    """
     try:
         data = await reading.get(store, run, name)
-    except PayloadUnavailable:
+    except PayloadUnavailable as error:
+        why, files = error.__cause__, store.payloads
+        lost = isinstance(why, FileNotFoundError) and files is not None and await reading.in_thread(lambda: files.there)
+        if not (lost or isinstance(why, PayloadDamaged)):
+            raise
         data = None
     return ([Copied(FILE, name, [data])] if data else []), None
 

@@ -82,7 +82,7 @@ async def _results(reads: Reads, keys: Sequence[str]) -> AsyncIterator[Texts]:
 # In which a name moves. With each, how many keys are read together.
 ORDER: Final[tuple[tuple[str, int, Look], ...]] = (
     ("job", 256, _jobs), ("fork", 256, _forks), ("fork", 256, _forks), ("group", AT_ONCE, _groups),
-    ("results", 1, _results), ("archive", 1, _results),
+    ("departed", 1, _results), ("results", 1, _results), ("departed", 1, _results), ("archive", 1, _results),
 )  # fmt: skip
 
 

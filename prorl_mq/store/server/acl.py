@@ -33,8 +33,8 @@ _WORK: Final = (
 )
 _SHARED_KEYS: Final = (
     "epoch", "mark", "stage:*", "leases", "delayed", "deadlines", "paused", "due", "events", "cancels", "workers",
-    "worker:*", "job:*", "group:*", "blob:*", "pool:*", "lanes", "lanes:families", "families", "schemas", "bytes:eval",
-    "in_flight", "counters", "breakers", "images", "images:jobs", "duty:image:*", "duty:images",
+    "worker:*", "job:*", "group:*", "blob:*", "pool:*", "seats:*", "lanes", "lanes:families", "families", "schemas",
+    "bytes:eval", "in_flight", "counters", "breakers", "images", "images:jobs", "duty:image:*", "duty:images",
 )  # fmt: skip
 _READ_KEYS: Final = ("open:*", "policy:*", "fork:*")
 _VIEWED: Final = (

@@ -6,6 +6,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from prorl_mq.store.server.connection import ask
+from prorl_mq.store.server.fitness import info
 
 Admin = Redis  # a connection of the default user
 
@@ -16,8 +17,10 @@ async def let_in(admin: Admin, user: str, rules: Sequence[str], secret: str) -> 
 
 
 async def close_default_user(admin: Admin, secret: str) -> None:
-    """The default user needs this password from now on; so the server may listen beyond its own machine."""
-    await ask(admin, "CONFIG", "SET", "protected-mode", "no")
+    """The default user needs this password from now on, so the server may listen beyond its own machine; as a replica
+    it shows the password itself.
+    """
+    await ask(admin, "CONFIG", "SET", "protected-mode", "no", "masterauth", secret)
     await ask(admin, "ACL", "SETUSER", "default", "resetpass", f">{secret}")
 
 
@@ -28,6 +31,51 @@ async def listen(admin: Admin, port: int, *, tls: bool) -> str | None:
     except ResponseError as error:
         return str(error)
     return None
+
+
+async def follow(admin: Admin, url: str, *, announce: str) -> str | None:
+    """Lets the server be a replica of the one at a URL, whose default user has the same password. What the server said
+    if it could not. Source: REPLICAOF.
+    """
+    host, _, port = url.rpartition("/")[2].rpartition(":")
+    try:
+        await ask(admin, "CONFIG", "SET", "replica-announce-ip", announce)
+        await ask(admin, "REPLICAOF", host, port)
+    except ResponseError as error:
+        return str(error)
+    return None
+
+
+async def is_primary(admin: Admin) -> bool:
+    return (await info(admin, "replication"))["role"] == "master"
+
+
+async def has_all(admin: Admin) -> bool:
+    """True for a replica that is linked, and whose own append-only file begins with all that it was sent."""
+    link, disk = await info(admin, "replication"), await info(admin, "persistence")
+    if link.get("master_link_status") != "up" or disk["loading"] != "0" or disk["aof_enabled"] != "1":
+        return False
+    rewriting = disk["aof_rewrite_in_progress"], disk["aof_rewrite_scheduled"]
+    return rewriting == ("0", "0") and disk["aof_last_bgrewrite_status"] == "ok"
+
+
+async def hand_over(admin: Admin, host: str, port: int, *, within_ms: int) -> str | None:
+    """Begins a fail-over to a replica: writers wait until it has everything, or the time is over. What the server said
+    if it could not. Source: FAILOVER.
+    """
+    try:
+        await ask(admin, "FAILOVER", "TO", host, port, "TIMEOUT", within_ms)
+    except ResponseError as error:
+        return str(error)
+    return None
+
+
+async def handed_over(admin: Admin) -> bool | None:
+    """True when a fail-over that was begun is complete, False when it was given up, None before."""
+    about = await info(admin, "replication")
+    if about["role"] != "master":
+        return True
+    return False if about["master_failover_state"] == "no-failover" else None
 
 
 async def certify(admin: Admin, options: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -102,16 +102,16 @@ async def located(settings: RedisSettings) -> None:
         await rendezvous.appeared(settings.followed, within_ms=settings.outage_ms)
 
 
-def connect(settings: RedisSettings, *, connections: int = 8, wired: bool = False) -> "Redis":
+def connect(settings: RedisSettings, *, connections: int = 8, wired: "bool | Literal['short']" = False) -> "Redis":
     """A client without retries of its own. One that reads blockingly needs a connection for each such read.
 
     `wired`: calls that do not block share one connection (`wire`), which is far cheaper; a long reply holds up those
-    behind it. It needs the extra `service`.
+    behind it, unless only `short` ones do. It needs the extra `service`.
     """
     return factory(settings, connections, wired=wired)
 
 
-def _made(settings: RedisSettings, connections: int, *, wired: bool) -> "Redis":
+def _made(settings: RedisSettings, connections: int, *, wired: "bool | Literal['short']") -> "Redis":
     place = settings.named
     answer_s = settings.answer_s if servers(place.url) is None else min(settings.answer_s, ELECTION_S)
     pool = BlockingConnectionPool.from_url(
@@ -133,16 +133,17 @@ def _made(settings: RedisSettings, connections: int, *, wired: bool) -> "Redis":
     if settings.moves:
         kind = pool.connection_class
         pool.connection_class = rendezvous.following(kind, place, settings.followed, settings.namespace)
-    client = _wired(pool, answer_s) if wired else Redis(connection_pool=pool, retry=Retry(NoBackoff(), 0))
+    plain = None if wired else Redis(connection_pool=pool, retry=Retry(NoBackoff(), 0))
+    client = plain or _wired(pool, answer_s, short=wired == "short")
     client.auto_close_connection_pool = True  # a pool that was passed in is else left open by `aclose`
     client.response_callbacks.clear()  # every reply is read in its plain RESP2 shape
     return client
 
 
-def _wired(pool: BlockingConnectionPool, answer_s: float) -> "Redis":
+def _wired(pool: BlockingConnectionPool, answer_s: float, *, short: bool) -> "Redis":
     from prorl_mq.store.server.wire import WiredRedis  # needs the parser in C, which a trainer may lack
 
-    return WiredRedis(pool, passing=passing, blocks=deadline, answer_s=answer_s)
+    return WiredRedis(pool, passing=passing, blocks=deadline, answer_s=answer_s, short=short)
 
 
 factory = _made  # what makes every client; a simulator replaces it
@@ -258,9 +259,9 @@ async def ask_many(redis: Redis, commands: Sequence[Sequence[Any]], *, at_once: 
     """Several commands in one round trip, sent once; with `at_once` nothing happens between them. Raises as `ask` does,
     the first error of any of them.
     """
-    many: Callable[..., Awaitable[list[Any]]] | None = getattr(redis, "many", None)
-    if many is not None and all(deadline(*command) is None for command in commands):
-        return await cancellable(lambda: many(commands, at_once=at_once))
+    wired: Any = redis if hasattr(redis, "many") else None
+    if wired is not None and all(deadline(*command) is None and wired.shares(command) for command in commands):
+        return await cancellable(lambda: wired.many(commands, at_once=at_once))
 
     async def attempt() -> list[Any]:
         pipeline = redis.pipeline(transaction=at_once)

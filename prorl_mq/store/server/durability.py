@@ -47,6 +47,7 @@ UNCONFIRMED: Final[Mapping[str, str]] = {
     "resign": "the lease of the duty ends by itself",
     "retire_lane": "the lane is empty again, and is retired again",
     "retire_run": "the run is idle again, and is retired again",
+    "seat": "the next turn that asks writes it again, and a seat ends by itself",
     "shift_clock": "the jump is seen again",
     "thin": "the consumers are there again, and are thinned again",
     "weigh": "changes nothing",

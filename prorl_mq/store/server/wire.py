@@ -21,6 +21,11 @@ from redis.exceptions import ConnectionError, InvalidResponse, TimeoutError
 Command = tuple[Any, ...]
 Waiting = tuple["asyncio.Future[Any]", float]  # the reply, and by when it must have come
 NOTHING: Final = object()  # there is no whole reply yet
+LONG_BYTES: Final = 64 << 10  # of one part of a command: a longer one takes a connection of its own
+SHORT: Final = frozenset({
+    "EVALSHA", "EXISTS", "HEXISTS", "HGET", "HLEN", "HMGET", "INFO", "PING", "PTTL", "SCARD", "SISMEMBER", "STRLEN",
+    "TIME", "TYPE", "XLEN", "ZCARD", "ZCOUNT", "ZRANK", "ZSCORE",
+})  # fmt: skip
 
 
 class Wire(asyncio.Protocol):
@@ -144,11 +149,14 @@ class WiredRedis(Redis):
         passing: Callable[[Exception], bool],
         blocks: Callable[..., float | None],
         answer_s: float,
+        short: bool = False,
     ) -> None:
         """`blocks`: seconds within which a command that blocks must be answered; None for one that does not, which has
-        `answer_s`.
+        `answer_s`. `short`: a command whose reply may be long (not `SHORT`), or that is long itself, has a connection
+        of its own, so that one caller's payloads hold up no other's questions.
         """
         super().__init__(connection_pool=pool, retry=Retry(NoBackoff(), 0))
+        self._short = short
         self._passing, self._blocks, self._answer_s = passing, blocks, answer_s
         self._alone = pool.max_connections == 1
         self._wire: Wire | None = None
@@ -156,12 +164,19 @@ class WiredRedis(Redis):
 
     async def execute_command(self, *command: Any, **options: Any) -> Any:
         within_s = self._blocks(*command)
-        if options or not (within_s is None or self._alone):
+        if options or not (within_s is None or self._alone) or not self.shares(command):
             return await super().execute_command(*command, **options)  # type: ignore[no-untyped-call]
         wire = self._wire
         if wire is None or not wire.takes():
             wire = await self._connected()
         return await wire.send(command, within_s or self._answer_s)
+
+    def shares(self, command: Sequence[Any]) -> bool:
+        """True if a command that does not block may go over the shared connection."""
+        if not self._short:
+            return True
+        texts = (part for part in command if isinstance(part, bytes | str))
+        return command[0] in SHORT and max(map(len, texts)) <= LONG_BYTES
 
     async def many(self, commands: Sequence[Command], *, at_once: bool) -> list[Any]:
         """The replies to several commands, between which nothing else happens if `at_once`. Raises the first error."""

@@ -77,7 +77,7 @@ class DutyVerbs(Core):
         keys = self.keys
         names = [keys.runs, keys.run_settings, keys.run(run), keys.backlog(run), keys.results(run)]
         names += (keys.open_groups(run), keys.cancellable(run), keys.batches(run))
-        return text(await self.call("retire_run", names, {"run": run, "idle_ms": idle_ms}))
+        return text(await self.call("retire_run", names, {"run": run, "idle_ms": idle_ms}, of_run=run))
 
     async def peek(self, runs: Sequence[RunRef], *, limit: int, most_bytes: int, room_bytes: int) -> list[Any]:
         """Contents of the intakes of some runs: for each that is not empty its place from 1, its bytes, the

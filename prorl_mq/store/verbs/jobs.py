@@ -158,10 +158,12 @@ class JobVerbs(Core):
         ramp_ms: int = RAMP_MS,
         floor: int | None = None,
         labels_are_old: bool = False,
+        to: str = "",
     ) -> list[bytes]:
         """Reserves a backend: `[b'assigned' | b'already', address, description]`, `[b'stale']` or `[b'none']`.
 
         `floor`: a backend that tells an older version gets no job; `labels_are_old`: nor one that tells no number.
+        `to`: the backend that it is to move to; where that may not be, it keeps its own.
         """
         keys = self.keys
         names = [keys.pool(held.pool), keys.pool_info(held.pool), keys.job(held.ref), keys.group(group_of(held.ref))]
@@ -170,7 +172,7 @@ class JobVerbs(Core):
             **self._head(Verb.ASSIGN), "ref": held.ref, "stage": held.stage, "token": held.token,
             "exclude": list(exclude), "bound": bound, "ramp_ms": ramp_ms, "trial_ms": TRIAL_MS,
             "longest_ms": LONGEST_SHUT_MS, "floor": "" if floor is None else str(floor),
-            "labels_are_old": labels_are_old,
+            "labels_are_old": labels_are_old, "to": to,
         }  # fmt: skip
         return list(await self.call("assign", names, arguments))
 

@@ -9,6 +9,7 @@ from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.items import Lane, Pause, Resume
 from prorl_mq.schema.lifecycle import State, Verb, rules
 from prorl_mq.schema.status import PauseEnd
+from prorl_mq.store.away import elsewhere
 from prorl_mq.store.core import EVENTS_CAP, Core, Repeat, texts
 from prorl_mq.store.layout.keys import GROUP
 
@@ -46,8 +47,12 @@ class PauseVerbs(Core):
         return texts(await self.call("resume", names, arguments))
 
     async def hold_run(self, run: RunRef, until_ms: int) -> None:
-        """Nothing of the run is admitted until then."""
+        """Nothing of the run is admitted until then. Raises `RunMoved` or `RunArriving`: its move has not seen this."""
         await self.write("ZADD", self.keys.paused_runs, until_ms, run, repeat=Repeat.SAME)
+        way, cell = await self.read("HMGET", self.keys.away(run), "way", "cell")
+        if way:
+            await self.write("ZREM", self.keys.paused_runs, run, repeat=Repeat.SAME)
+            raise elsewhere(run, way.decode(), cell.decode())
 
     async def let_run(self, run: RunRef) -> bool:
         """Ends that; whether it was so."""

@@ -1,10 +1,11 @@
 """The verbs of backend pools: one typed method for each script. Each may be sent twice."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from prorl_mq.store.core import Core, text
 
+SEATS_MS: Final = 120_000  # how long a ledger stays that nobody writes
 HISTORY: Final = 128  # announced versions that a pool remembers
 
 
@@ -45,6 +46,13 @@ class PoolVerbs(Core):
         }  # fmt: skip
         where = self.keys.breakers if pool is None else self.keys.pool_info(pool)
         return list(await self.call("observe", [where], arguments))
+
+    async def seat(self, pool: str, *, seen: str, stamp: str, seats: Sequence[tuple[str, str]]) -> list[Any]:
+        """Writes seats of a pool's ledger down, which has not changed since its stamp was `seen`: `[b'seated', ms]`,
+        `[b'already', ms]` or `[b'changed', ms, seats]`. `seats`: by token; one without a text leaves.
+        """
+        arguments = {"seen": seen, "stamp": stamp, "seats": list(seats), "ttl_ms": SEATS_MS}
+        return list(await self.call("seat", [self.keys.seats(pool)], arguments))
 
     async def announce(self, pool: str, version: int, mode: str, weights: str) -> str:
         """Records the policy version of a pool: `announced` or `already`."""

@@ -12,5 +12,6 @@
 set -e
 export PRORL_NAMESPACE=prorl
 export PRORL_LEASE_MS=15000
+if [ -z "${PRORL_SANDBOX_TOOLS:-}" ] && [ -d /shared/small/tools ]; then export PRORL_SANDBOX_TOOLS=/shared/small/tools; fi
 export PRORL_STATE="${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/prorl-$UID/small-862f6816/$SLURMD_NODENAME"
 exec /opt/venv/bin/python -m slurm.task --kind node --rendezvous /shared/small/rendezvous --processes 1 --slots 8 --sandbox bubblewrap --grace-s 150

@@ -79,8 +79,10 @@ class Site:
         self.shared = shared
         self.env = cluster.env | {"PYTHONPATH": f"{PLUGIN}:{ROOT}", "PRORL_LOG": "INFO"}
         self.arrays: dict[str, Mapping[str, Any]] = {}
+        self.backends: dict[str, Mapping[str, Any]] = {}
         self.scale: dict[str, int] = {}
         self.server_time = "1-00:00"
+        self.watch_time = ""  # of a supervisor that is a job
         self.scratch = f"{shared}/scratch"
         self._deployment = Deployment(name="t", shared=str(shared))
 
@@ -159,7 +161,10 @@ class Site:
         lines += ["[defaults]", 'interface = "lo"', 'partition = "main"']
         safe = [f'time = "{self.server_time}"', 'partition = "urgent"', 'sbatch = ["--nodelist=n1"]']
         lines += ["[redis]", "tls = true", *safe, "[api]", *safe]
+        lines += ["[watch]", f'time = "{self.watch_time}"'] if self.watch_time else []
         lines += ["[scale]", *(f"{name} = {value}" for name, value in scale.items())]
+        for name, about in self.backends.items():
+            lines += [f"[backends.{name}]", *(f"{key} = {_toml(value)}" for key, value in about.items())]
         for name, about in self.arrays.items():
             lines += [f"[arrays.{name}]", *(f"{key} = {_toml(value)}" for key, value in about.items())]
         return "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import shutil
 from collections.abc import AsyncIterator, Iterator
 
@@ -13,28 +14,28 @@ from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from tests.slurm.real.cluster import Cluster, Site, served
-from tests.slurm.real.test_deployment import supervisor
+from tests.slurm.real.test_deployment import TOOLS, supervisor
 from tests.slurm.real.work import expect_all, node_of, submitted, until_workers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900), pytest.mark.xdist_group("slurm")]
-LIMIT = "2:00"
+LIMITS = ["1:00", "2:00"]
 TIMES = 2  # that each of both passes from one job to the next
 
 
 @pytest.fixture
-def limited(cluster: Cluster) -> Iterator[Site]:
-    """A deployment of the name that the others have, in another directory."""
+def limited(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A deployment of the name that the others have, in another directory. Its parameter: the limit of its servers."""
     shared = cluster.root.parent / "l"
     shutil.rmtree(shared, ignore_errors=True)
     shared.mkdir()
     site = Site(cluster, shared)
-    site.server_time = LIMIT
+    site.server_time = request.param
     try:
         with served(site) as site:
             yield site
     finally:
         site.prorl("cancel")
-        site.arrays = {}
+        site.arrays, site.watch_time = {}, ""
 
 
 @pytest.fixture
@@ -46,6 +47,7 @@ async def its_store(limited: Site) -> AsyncIterator[Store]:
     await waiting.aclose()
 
 
+@pytest.mark.parametrize("limited", LIMITS, indirect=True)
 async def test_servers_are_followed_by_others_before_their_limit(limited: Site, its_store: Store) -> None:
     """Work continues over two of each. Another deployment of the name keeps its own."""
     site, store = limited, its_store
@@ -71,8 +73,10 @@ async def test_servers_are_followed_by_others_before_their_limit(limited: Site, 
         writing.cancel()
         watch.terminate()
         await watch.wait()
+    logs = site.logs()
+    handed = logs.count("handed over to job")
     states = {name: list(site.cluster.states(site.job(name)).values()) for name in ("redis", "api")}
-    print(f"{rounds} runs over {states}; longest wait of a writer {max(waits):.1f} s")
+    print(f"{rounds} runs over {states}, {handed} hand-overs; longest wait of a writer {max(waits):.1f} s")
     assert not {"FAILED", "TIMEOUT"} & {state for each in states.values() for state in each}
 
 
@@ -108,3 +112,79 @@ async def test_two_tasks_of_a_node_that_see_their_own_scratch_alone(
     assert all(sample.attempt == 0 for record in records for sample in record.samples)
     rows = [line.split("\t") for record in records for text in record.timelines.values() for line in text.splitlines()]
     assert len({node_of(row[4]) for row in rows if row[1] == "claim" and row[2] == "run"}) == (1 if shared else 2)
+
+
+@pytest.mark.parametrize("limited", ["1-00:00"], indirect=True)
+async def test_the_supervisor_is_a_chain_of_jobs(limited: Site, its_store: Store, cluster: Cluster) -> None:
+    """With limits of a minute. One is killed together with Redis: the next one is there, and brings Redis back. Then
+    one after the other reaches its limit. `cancel` ends the chain and the rest.
+    """
+    site, store = limited, its_store
+    await pools.add(store, "default:policy", "http://127.0.0.1:1")
+    site.watch_time = "1:00"
+    site.scale = {"every_s": 1}
+    site.arrays = {
+        name: {"kind": name, "least": 1, "sandbox": "none", "slots": 4, "warn_s": 40, "options": ["--handlers chaos"]}
+        for name in ("init", "run", "eval")
+    }
+    assert "watch: " in site.prorl("submit", "watch")
+    assert "is already there" in site.prorl("submit", "watch")
+    await until_workers(store, 3)
+    file = site.shared / "watch" / "supervisor.json"
+    before = json.loads(file.read_text())
+    address = site.file("worker").read_text()
+    cluster.run("scancel", "--signal=KILL", "--batch", before["job"])
+    for job in running(site, "redis"):
+        cluster.run("scancel", "--signal=KILL", "--batch", job)
+    cluster.until(lambda: site.file("worker").read_text() != address, f"Redis is back\n{site.logs()}")
+    holders = [before["job"]]
+    while len(holders) < 4:
+        now = json.loads(file.read_text())
+        if now["job"] and now["job"] != holders[-1]:
+            holders.append(now["job"])
+            await submitted(store, f"chain-{now['job']}", groups=2, n=4, run_ms=200)
+            await expect_all(store, f"chain-{now['job']}", groups=2, attempts=None)
+        assert len(running(site, "watch")) <= 2, "one that acts, and the next one"
+        await asyncio.sleep(0.5)
+    assert holders == sorted(set(holders), key=int), "one after the other"
+    assert json.loads(file.read_text())["term"] == before["term"] + 3
+    assert len(running(site, "redis")) == len(running(site, "api")) == 1, "nobody has asked for them twice"
+    told = json.loads(site.prorl("status", "--json"))["history"]
+    texts = [f"{event['about']}: {event['text']}" for event in told]
+    for holder in holders[1:]:
+        assert sum(f"job {holder} on" in text and "takes over" in text for text in texts) == 1, texts
+    [lost] = [text for text in texts if "(redis): has ended" in text]
+    again = next(text for text in texts if text.startswith("redis: submitted again as "))
+    assert f"{again.split()[-1]} (redis): runs on n1" in texts[texts.index(again) :]
+    assert "it failed" in lost
+    site.prorl("cancel")
+    names = {site.job(name) for name in ("redis", "api", "watch", *site.arrays)}
+    cluster.until(lambda: not names & set(cluster.run("squeue", "-h", "-o", "%j").split()), "all has ended")
+    cluster.until(lambda: not site.processes("watch"), "its process, too")
+    assert not names & set(cluster.run("squeue", "-h", "-o", "%j").split()), "nothing was asked for again"
+
+
+def running(site: Site, name: str) -> list[str]:
+    return [task for task, state in site.cluster.states(site.job(name)).items() if state == "RUNNING"]
+
+
+async def test_apptainer_by_the_page_alone(site: Site, store: Store) -> None:
+    """Its program and base image are in `shared`/tools, as `install-tools` puts them there; jobs get it by one word."""
+    tools = site.shared / "tools"
+    for part in ("apptainer", "images"):
+        assert (TOOLS / part).exists(), "run `make sandbox-tools`"
+    tools.symlink_to(TOOLS)
+    known = site.env.pop("PRORL_SANDBOX_TOOLS", None)
+    try:
+        about = {"sandbox": "apptainer", "slots": 2}
+        site.start(node={"kind": "node", "cpus": 3, **about}, eval={"kind": "eval", **about})
+        await until_workers(store, 3)
+        await submitted(store, "apptainer", groups=1, n=4, box=1, run_ms=200)
+        await expect_all(store, "apptainer", groups=1, attempts=0)
+        [node] = site.cluster.nodes_of(site.job("node")).values()
+        assert any((site.state / node / "sandboxes").iterdir()), "the keeper has others ready"
+        await asyncio.to_thread(site.prorl, "cancel", *site.arrays)
+    finally:
+        tools.unlink()
+        if known is not None:
+            site.env["PRORL_SANDBOX_TOOLS"] = known

@@ -2,18 +2,21 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from sandbox.lifetime import label
-from slurm.tasks import task_of
+from slurm.spec import TimeLimit
+from slurm.tasks import clock_s, limit_s, task_of
 from tests.slurm.real.cluster import ROOT, Cluster, Site
 from tests.slurm.real.work import expect_all, jobs_boxes, node_of, settled, submitted, until_leased, until_workers
 from tests.support.service import until
@@ -31,6 +34,21 @@ def test_slurm_is_asked_whether_it_would_take_the_jobs(site: Site) -> None:
     assert "More processors requested than permitted" in said
     assert site.tasks("huge") == {}
     site.arrays = {}
+
+
+@pytest.mark.parametrize(
+    "time",
+    ["90", "1:30", "90:30", "1:30:00", "2-6", "1-12:30", "1-12:30:15", "unlimited", "UNLIMITED", "INFINITE", "0"],
+)
+def test_a_time_means_to_us_what_it_means_to_slurm(cluster: Cluster, time: str) -> None:
+    """Slurm counts in whole minutes, and rounds up."""
+    msgspec.convert(time, TimeLimit)
+    job = cluster.run("sbatch", "--parsable", "--hold", f"--time={time}", "-o", "/dev/null", "--wrap", "true").strip()
+    said = cluster.run("squeue", "-h", "-j", job, "-o", "%l").strip()
+    cluster.run("scancel", job)
+    seconds = clock_s(said)
+    ours = limit_s(time)
+    assert (math.inf if seconds is None else seconds) == (ours if ours == math.inf else math.ceil(ours / 60) * 60)
 
 
 async def test_a_job_runs_where_its_sandbox_is_and_is_scored_anywhere(site: Site, store: Store) -> None:

@@ -66,7 +66,7 @@ async def test_tasks_that_run_again_come_back_as_other_workers(site: Site, store
 
 
 async def test_a_cancelled_task_loses_no_job(site: Site, store: Store, cluster: Cluster) -> None:
-    """Slurm leaves it five seconds, its jobs take eight: it is killed, and they start again elsewhere."""
+    """It is killed, and its jobs start again elsewhere."""
     site.start(init=INIT, eval=EVAL, killed={"kind": "run"}, more={"kind": "run"})
     await until_workers(store, 4)
     await submitted(store, "killed", groups=2, n=4, run_ms=8000)
@@ -74,7 +74,7 @@ async def test_a_cancelled_task_loses_no_job(site: Site, store: Store, cluster: 
     [task] = site.tasks("killed")
     await prorl(site, "cancel", task)
     cluster.until(lambda: not site.processes("killed"), "its worker is dead")
-    cluster.until(lambda: site.tasks("killed")[task] == "CANCELLED", "and Slurm knows")
+    cluster.until(lambda: site.tasks("killed")[task] in {"CANCELLED", "FAILED"}, "and Slurm knows")
     await expect_all(store, "killed", groups=2)
 
 

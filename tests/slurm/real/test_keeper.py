@@ -20,7 +20,7 @@ from prorl_mq.store.workers import living
 from sandbox.lifetime.label import Label, labelled
 from sandbox.lifetime.owner import OwnerKind
 from tests.slurm.real.cluster import Cluster, Site
-from tests.slurm.real.work import run_of, until_workers
+from tests.slurm.real.work import run_of, submitted, until_leased, until_workers
 from tests.support.service import until
 from tests.support.walk import Walker, vocabulary, walks
 
@@ -131,3 +131,27 @@ async def test_a_keeper_that_a_worker_has_started_is_noticed(
     finally:
         for pid in left:
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.skipif(not SOAK, reason="half a minute: `make test-slurm` runs it")
+async def test_a_cancel_ends_sandboxes_though_slurm_would_wait(site: Site, store: Store, cluster: Cluster) -> None:
+    """Slurm leaves a cancelled task ten minutes here, and its workers would use them: their jobs take as long."""
+    conf = cluster.root / "slurm.conf"
+    text = conf.read_text()
+    conf.write_text(text.replace("KillWait=5\n", "KillWait=600\n"))
+    cluster.run("scontrol", "reconfigure")
+    try:
+        assert "KillWait                = 600 sec" in cluster.run("scontrol", "show", "config")
+        node = {"kind": "node", "cpus": 3, "count": 2, "slots": 10, "sandbox": "bubblewrap", "warn_s": 660}
+        site.start(long=node)
+        await until_workers(store, 4)
+        await submitted(store, "long", groups=5, n=4, box=1, run_ms=600_000)
+        await until_leased(store, 20)
+        assert len(boxes(site)) >= 20
+        site.prorl("cancel", "long")
+        cluster.until(lambda: not site.processes("long"), "a process of the tasks still runs", within_s=60)
+        cluster.until(lambda: not remains(site, "long"), "sandboxes are left", within_s=60)
+        await cancel.cancel(store, "run", run_of("long"))
+    finally:
+        conf.write_text(text)
+        cluster.run("scontrol", "reconfigure")

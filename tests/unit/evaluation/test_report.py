@@ -111,6 +111,17 @@ def test_tokens_seconds_tools_and_money_are_counted(tmp_path: Path) -> None:
         results.read(tmp_path)
 
 
+def test_a_policy_that_changes_between_two_samples_is_told() -> None:
+    def told(*versions: str) -> str:
+        spans = [KeptSpan(backend="b", version=(each, each)) for each in versions]
+        segments = [samples.KeptSegment(spans=spans)]
+        return markdown(report(computed(defined(kept_set()), {"one": [[1.0]]},
+                                        trajectory=samples.KeptTrajectory(segments=segments))))  # fmt: skip
+
+    assert "tokens were sampled by the versions 7, 8" in told("7", "8")
+    assert "The policy changed meanwhile" not in told("7", "7")
+
+
 def test_a_half_line_and_samples_of_other_groups_are_left_out(tmp_path: Path) -> None:
     submitted = Submitted(batch_id="b", set="one", round=0, groups={"g-0": (0, 2)})
     definition = msgspec.structs.replace(defined(kept_set()), submitted=[submitted])
@@ -119,8 +130,8 @@ def test_a_half_line_and_samples_of_other_groups_are_left_out(tmp_path: Path) ->
         for group in ("g-0", "other", "g-0")
     ]
     text = b"\n".join(map(msgspec.json.encode, lines))
-    (tmp_path / samples.FILE).write_bytes(text)
-    [placed] = samples.read(tmp_path, definition)
+    (tmp_path / samples.FILE).write_bytes(b"\n".join([text[: text.index(b"\n")], text]))
+    [placed] = samples.read(tmp_path, definition)  # a line that is there twice is one sample
     assert (placed.set, placed.task) == ("one", 0)
     for other in (b"x", b'{"a":' + b"[" * 20_000):
         (tmp_path / samples.FILE).write_bytes(text + b"\n" + other + b"\n")

@@ -3,7 +3,9 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from prorl_mq.errors import ConfigurationError
@@ -71,6 +73,8 @@ def test_the_command_lines_n_is_before_the_sets_and_that_before_the_suites(write
         ('filter = { data_source = "games" }', "", "no row of"),
         ('[[sets]]\nname = "one"\nrows = "rows.jsonl"', "", "two sets are called 'one'"),
         ('[[sets]]\nname = "two"\nrows = "gone.jsonl"', "", "set 'two': "),
+        ('[[sets]]\nname = "two"\nrows = "\\u0000"', "", "set 'two': "),
+        ("", f"prices = {'[' * 5000}", "is not TOML"),
     ],
 )
 def test_a_fault_is_named(write: Write, more: str, head: str, said: str) -> None:
@@ -121,5 +125,27 @@ def test_every_change_is_named_and_an_equal_suite_is_the_same(write: Write, tmp_
     with pytest.raises(ConfigurationError, match=r"holds another evaluation: pool was .*; and 2 more differences"):
         definition.check_same(again, now, tmp_path)
     (tmp_path / definition.FILE).write_text("{}")
+    with pytest.raises(ConfigurationError, match="is not of an evaluation"):
+        definition.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sets": []}, {"n": 0}, {"tasks": []}, {"weight": -1}, {"weight": 0},
+        {"set": "gone"}, {"groups": {"one.0-0": (3, 1)}}, {"groups": {"one.0-0": (-1, 1)}},
+    ],
+)  # fmt: skip
+def test_a_definition_that_was_changed_by_hand_is_named_and_ends_in_no_traceback(
+    write: Write, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    kept = definition.define(load(write("limit = 3"), None), "policy", "r")
+    batch = definition.Submitted(batch_id="one.0.0", set="one", round=0, groups={"one.0-0": (2, 1)})
+    definition.write(tmp_path, msgspec.structs.replace(kept, submitted=[batch]))
+    assert definition.read(tmp_path) is not None
+    there = json.loads((tmp_path / definition.FILE).read_text())
+    for place in (there, there["sets"][0], there["submitted"][0]):
+        place.update({name: value for name, value in change.items() if name in place})
+    (tmp_path / definition.FILE).write_text(json.dumps(there))
     with pytest.raises(ConfigurationError, match="is not of an evaluation"):
         definition.read(tmp_path)

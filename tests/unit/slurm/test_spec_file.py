@@ -52,6 +52,14 @@ def faults(**tables: Any) -> list[str]:
             "least is 3, more than most, 1 at $.arrays.n",
         ),
         ({"arrays": {"redis": {"kind": "run"}}}, "'redis' names two jobs at $.arrays: rename the array"),
+        (
+            {"redis": {}, "backends": {"b": {"command": ["x"], "others": ["y"]}}},
+            "others is the command of further nodes, and nodes is 1 at $.backends.b",
+        ),
+        (
+            {"redis": {}, "backends": {"b": {"command": ["x"], "nodes": 2, "sbatch": ["-N 3"]}}},
+            "'-N 3' is set by 'nodes of a backend': write it there at $.backends.b.sbatch",
+        ),
         ({"backends": {"b": {"command": ["x"]}}}, "backends need to know where Redis is: add a table [redis]"),
     ],
 )

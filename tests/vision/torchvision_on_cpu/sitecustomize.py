@@ -1,10 +1,12 @@
 """Lets a torchvision that was built for CUDA be imported beside a torch that was not, for its plain Python alone.
 
-Its compiled operators cannot be loaded then, and it registers two of them by name all the same.
+Its compiled operators cannot be loaded then, and it registers two of them by name all the same. TORCH_SITE names
+another environment's packages, which are taken where the program's own lacks one: torch, for a RUN worker.
 """
 
 import importlib
 import importlib.abc
+import os
 import sys
 from typing import Any
 
@@ -22,3 +24,4 @@ class _Declaring(importlib.abc.MetaPathFinder):
 
 
 sys.meta_path.insert(0, _Declaring())
+sys.path += [os.environ["TORCH_SITE"]] if "TORCH_SITE" in os.environ else []

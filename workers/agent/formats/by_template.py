@@ -70,7 +70,7 @@ class TemplateFormat(ABC):
         ]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self.template.tokenizer.decode(list(ids), skip_special_tokens=True))
+        return self.template.decode(ids, special=False)
 
     def encode(self, text: str) -> list[int]:
         return list(self.template.tokenizer.encode(text, add_special_tokens=False))

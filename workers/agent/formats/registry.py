@@ -22,6 +22,7 @@ from workers.agent.formats.qwen_xml import QwenXml
 from workers.agent.template import NoTools, TemplateError
 
 GROUP: Final = "prorl_mq.formats"
+MEMBERS: Final = ("name", "stop_ids", "prompt", "delta", "parse")  # of the protocol
 BUILT_IN: Final[Sequence[type[TemplateFormat]]] = (
     QwenXml, Glm, Gemma4, Harmony, Lfm2, Llama4, MistralTekken, DeepSeekV3, CommandA, Phi3, ChatMl, Llama3, Generic,
 )  # fmt: skip
@@ -51,7 +52,7 @@ def chosen(model: Model, name: str | None = None) -> Format:
         raise TemplateError(f"no model format is named {name!r}: {nearest(name, formats)}")
     name = name or fitting(model)
     try:
-        return formats[name](model)
+        return _made(model, name)
     except TemplateError as error:
         raise TemplateError(f"{error}{_instead(model, name, tools=False)}") from error
 
@@ -59,7 +60,7 @@ def chosen(model: Model, name: str | None = None) -> Format:
 def fitting(model: Model) -> str:
     """The format that a model's template shows; else that of its `model_type`, with its vocabulary; else `generic`."""
     *special, (generic, _) = known().items()
-    shown = (name for name, kind in special if kind.fits(model))
+    shown = (name for name, kind in special if _fits(model, name, kind))
     by_type = ((name, kind) for name, kind in special if model.model_type in getattr(kind, "model_types", ()))
     typed = (name for name, kind in by_type if any(map(model.has_token, getattr(kind, "ends", ()))))
     return next(shown, None) or next(typed, generic)
@@ -80,7 +81,7 @@ def _instead(model: Model, name: str, *, tools: bool) -> str:
 
 def _works(model: Model, name: str, *, tools: bool) -> bool:
     try:
-        made = known()[name](model)
+        made = _made(model, name)
     except TemplateError:
         return False
     return not tools or getattr(made, "tools_fault", None) is None
@@ -89,6 +90,35 @@ def _works(model: Model, name: str, *, tools: bool) -> bool:
 def _loaded(point: EntryPoint) -> ModelFormat:
     try:
         loaded: ModelFormat = point.load()
-    except (ImportError, AttributeError) as error:
-        raise TemplateError(f"the model format {point.name!r} ({point.value}) cannot be loaded: {error}") from error
+    except Exception as error:  # a module may raise anything while it is imported
+        raise TemplateError(
+            f"the model format {point.name!r} ({point.value}) cannot be loaded: {type(error).__name__}: {error}; "
+            "correct or uninstall its package"
+        ) from error
+    if not callable(loaded) or not callable(getattr(loaded, "fits", None)):
+        raise TemplateError(f"the model format {point.name!r} ({point.value}) is no class with a method `fits`")
     return loaded
+
+
+def _fits(model: Model, name: str, kind: ModelFormat) -> bool:
+    try:
+        return kind.fits(model)
+    except Exception as error:
+        raise TemplateError(
+            f"the model format {name!r} cannot say whether it fits {model.name}: {type(error).__name__}: {error}; "
+            "correct or uninstall its package"
+        ) from error
+
+
+def _made(model: Model, name: str) -> Format:
+    """Raises `TemplateError`, whatever a format raises."""
+    try:
+        made = known()[name](model)
+        lacking = [each for each in MEMBERS if not hasattr(made, each)]
+    except TemplateError:
+        raise
+    except Exception as error:
+        raise TemplateError(f"the model format {name!r} raises {type(error).__name__}: {error}") from error
+    if lacking:
+        raise TemplateError(f"the model format {name!r} lacks {', '.join(lacking)}")
+    return made

@@ -61,8 +61,8 @@ class Vision:
         self._known: OrderedDict[bytes, list[int]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def expanded(self, ids: Sequence[int], images: Sequence[PromptImage]) -> Expanded:
-        """Ids of the template with those of the images in their places.
+    def expanded(self, ids: Sequence[int], images: Sequence[PromptImage], before: int = 0) -> Expanded:
+        """Ids of the template with those of the images in their places, which are counted from `before`.
 
         Raises `ImagesMismatched` or `ImageUnreadable`.
         """
@@ -80,7 +80,7 @@ class Vision:
                 continue
             image = images[len(pictures)]
             run = self._run(image, len(pictures))
-            pictures.append(Picture(image=image, start=len(made), length=len(run), pad=self.id))
+            pictures.append(Picture(image=image, start=before + len(made), length=len(run), pad=self.id))
             made += run
         return Expanded(made, pictures)
 

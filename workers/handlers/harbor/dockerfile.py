@@ -20,6 +20,7 @@ _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"])*"|\\\$""")
 _DIRECTIVE = re.compile(r"#\s*(\w+)\s*=\s*(\S+)\s*$")
 _HEREDOC = re.compile(r"<<-?\s*['\"]?\w")
 _USUAL = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+MOST_CHARS = 128 << 10  # of variables in one text: Linux gives a program no longer one
 _INSTEAD = "build the image elsewhere and give [environment].docker_image"
 
 
@@ -194,7 +195,17 @@ def filled(text: str, values: Mapping[str, str]) -> str:
             raise Unbuildable(f"the variable {name or bare} is set nowhere in it; the base image's are not known here")
         return there
 
-    return _VARIABLE.sub(value, text)
+    chars = 0
+
+    def bounded(found: re.Match[str]) -> str:
+        nonlocal chars
+        made = value(found)
+        chars += len(made)
+        if chars > MOST_CHARS:
+            raise Unbuildable(f"the variables of a text come to more than {MOST_CHARS} characters")
+        return made
+
+    return _VARIABLE.sub(bounded, text)
 
 
 def _listed(rest: str) -> list[str] | None:
@@ -218,11 +229,11 @@ def _flags(rest: str, known: set[str]) -> tuple[dict[str, str], str]:
 
 def _pairs(rest: str, known: Mapping[str, str], *, bare: bool) -> Iterator[tuple[str, str | None]]:
     try:
-        words = [filled(word, known) for word in shlex.split(_QUOTED.sub(_protected, rest))]
+        words = shlex.split(_QUOTED.sub(_protected, rest))
     except ValueError as error:
         raise Unbuildable(f"quotes do not match: {error}") from None
     for word in words:
-        name, equals, value = word.partition("=")
+        name, equals, value = filled(word, known).partition("=")
         if not equals and not bare:
             raise Unbuildable(f"{word!r} is not NAME=VALUE")
         yield name, value if equals else None

@@ -1,7 +1,8 @@
 """The task family: an agent works in a task's container; the task's verifier scores what it left in a fresh one."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,7 +19,7 @@ from workers.external.running import run_external
 from workers.handler import Eval, Init, Prepared, Ran, Run, SandboxLost, Schema, Score
 from workers.handlers.clocks import EvalClock
 from workers.handlers.harbor import artefact, place, verifying
-from workers.handlers.harbor.images import image_of
+from workers.handlers.harbor.images import REGISTRY, image_of
 from workers.handlers.harbor.row import OPEN, REQUIRED, SEALED, HiddenTests, TaskRow, hidden_of, row_of
 
 TOOLS = ("execute_bash", "str_replace_editor", "finish")
@@ -37,6 +38,12 @@ class Harbor(Interceptable):
     schema = Schema(required=REQUIRED, optional=OPEN, sealed=SEALED, eval_ms=verifying.eval_ms(HiddenTests().timeout_s))
     needs_sandbox = True
     needs_tools = True
+
+    def images(self, payload: Mapping[str, Any]) -> list[str]:
+        """The agent's image, if a registry has it. A separate verifier's is sealed."""
+        name = row_of(payload).image
+        found = [image_of(name)] if name.startswith(REGISTRY) else []
+        return [each for each in found if "://" in each]
 
     async def init(self, context: Init) -> Prepared:
         row = row_of(context.job.payload)

@@ -4,6 +4,7 @@ import base64
 import binascii
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
+from stat import S_ISREG
 
 import msgspec
 
@@ -51,6 +52,16 @@ def packed(directory: Path, task: Path) -> list[TaskFile]:
             raise Unfit(f"{directory.name}/ has a file whose name {name!a} is no UTF-8: rename it")
         found.append(_file(name, path.read_bytes(), path.stat().st_mode & 0o777))
     return found
+
+
+def text_of(path: Path) -> str:
+    """A file of a task as text. Blocks. Raises `Unfit`, `OSError`, `UnicodeDecodeError`."""
+    about = path.stat()
+    if not S_ISREG(about.st_mode):
+        raise Unfit(f"{path.name} is no file")
+    if about.st_size > TASK_BYTES:
+        raise Unfit(f"{path.name} has more than {TASK_BYTES >> 20} MiB")
+    return path.read_text(encoding="utf-8")
 
 
 def _files(directory: Path, root: Path, above: tuple[Path, ...]) -> Iterable[Path]:

@@ -16,6 +16,7 @@ from workers.handlers.harbor.row import CarriedPath, HiddenTests, Solved, TaskRo
 
 LOGS = "/logs"
 OWN = "prorl_mq"  # the table of [metadata] that is ours: Harbor takes any there
+NAME_CHARS = 256  # of a task_id
 PARTS = ("task.toml", "instruction.md", "environment", "environment/Dockerfile", "tests", "solution")
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 _CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
@@ -25,7 +26,8 @@ class BadTask(ValueError):
     """A directory that is no task, or one that cannot be run here. The message lists everything."""
 
     def __init__(self, directory: Path, problems: list[str]) -> None:
-        super().__init__(f"{directory}: " + "\n  ".join(problems))
+        told = f"{directory}: " + "\n  ".join(problems)
+        super().__init__(told.encode(errors="backslashreplace").decode())  # a name may be no UTF-8
         self.problems = problems
 
 
@@ -70,7 +72,7 @@ def _leading_out(directory: Path) -> Iterator[str]:
 def _config(directory: Path, problems: list[str]) -> TaskToml | None:
     """None where nothing can be said but that."""
     try:
-        data = modern(tomllib.loads((directory / "task.toml").read_text(encoding="utf-8")))
+        data = modern(tomllib.loads(files.text_of(directory / "task.toml")))
         problems += [f"unknown field {name}" for name in sorted(unknown(data))]
         config = msgspec.convert(data, TaskToml)
     except FileNotFoundError:
@@ -105,7 +107,7 @@ def _directory_problems(directory: Path, config: TaskToml) -> Iterator[str]:
 def _read(directory: Path, config: TaskToml, environment: Mapping[str, str]) -> HarborTask:
     table, verifier = config.environment, config.verifier
     own = directory / "environment"
-    built = dockerfile.read(own.joinpath("Dockerfile").read_text("utf-8")) if _builds(own, table) else None
+    built = dockerfile.read(files.text_of(own / "Dockerfile")) if _builds(own, table) else None
     image = f"docker://{table.docker_image}" if table.docker_image else None
     if built is not None and image is None:
         image = f"{recipe.BUILT}{recipe.digest(own)}"
@@ -149,6 +151,8 @@ def _read(directory: Path, config: TaskToml, environment: Mapping[str, str]) -> 
         env = _filled(config.solution.env, environment, "solution.env")
         solved = Solved(files=files.packed(solution, directory), environment=env)
     name = config.task.name if config.task else directory.resolve().name
+    if not name.isprintable() or len(name) > NAME_CHARS:
+        raise ValueError(f"its name {name[:40]!a} must be printable, and have {NAME_CHARS} characters at most")
     return HarborTask(name, config, row, hidden, solved, network.agents_hosts(config))
 
 
@@ -161,7 +165,7 @@ def _told_workdir(own: Path) -> str | None:
     if not (own / "Dockerfile").is_file():
         return None
     try:
-        return dockerfile.read((own / "Dockerfile").read_text("utf-8")).workdir
+        return dockerfile.read(files.text_of(own / "Dockerfile")).workdir
     except dockerfile.Unbuildable:
         return None
 
@@ -172,11 +176,12 @@ def _places(config: TaskToml, workdir: str) -> tuple[list[str], list[str]]:
     told = own.get("writable", []) if isinstance(own, dict) else []
     if not isinstance(own, dict) or own.keys() - {"writable"} or not _are_texts(told):
         raise ValueError(f"[metadata.{OWN}] may have `writable`, a list of directories, and nothing else")
-    writable = _outermost([workdir, *(each.rstrip("/") for each in told)])
+    asked = [workdir, *(each.rstrip("/") for each in told)]
+    writable = _outermost(asked)
     artifacts = [PurePosixPath(each.source) for each in config.all_artifacts()]
     places = [str(path if path.parent == PurePosixPath("/") else path.parent) for path in artifacts]
     empty = [place for place in _outermost([LOGS, *places]) if not _within(place, writable)]
-    for place in (*writable, *empty):
+    for place in (*asked, *empty):
         if (problem := unwritable(place)) is not None:
             raise ValueError(problem)
         if _within(place, ("/tests", "/solution")) or (place != LOGS and _within(place, (LOGS,))):
@@ -198,7 +203,7 @@ def _within(place: str, others: Any) -> bool:
 
 def _instruction(directory: Path) -> str:
     """Without the canary lines in front, which mark a benchmark and are not meant for agents."""
-    lines = (directory / "instruction.md").read_text(encoding="utf-8").split("\n")
+    lines = files.text_of(directory / "instruction.md").split("\n")
     at = 0
     while at < len(lines) and _CANARY.fullmatch(lines[at].strip()):
         at += 1

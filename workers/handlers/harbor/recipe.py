@@ -33,8 +33,11 @@ def digest(directory: Path) -> str:
             continue
         if not path.is_file():
             raise Unbuildable(f"environment/{inner} is no file; remove it")
-        data = path.read_bytes()
-        made.update(f"{inner} {path.stat().st_mode & 0o111:o} {len(data)}\n".encode() + data)
+        about = path.stat()
+        made.update(f"{inner} {about.st_mode & 0o111:o} {about.st_size}\n".encode())
+        with path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                made.update(piece)
     return made.hexdigest()[:24]
 
 

@@ -1,6 +1,6 @@
 """Wishes of a task that cannot be met here, each with what to do about it. Nothing is passed over in silence."""
 
-import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -10,6 +10,9 @@ from workers.handlers.harbor.fields import SCHEMAS, Environment, TaskToml
 
 COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml", "singularity-compose.yaml")
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt/prorl", "/proc", "/run", "/sbin", "/sys", "/usr")
+MOST_S = 30 * 24 * 3600  # as of a batch's limits
+MOST_MB = 1 << 30
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*")  # Harbor's ORG_NAME_PATTERN
 _NO_USERS = "everything in a sandbox runs as one user without rights; leave it out if the task works so"
 
 
@@ -20,6 +23,8 @@ def refused(task: TaskToml, given: Mapping[str, Any]) -> Iterator[str]:
         yield f"schema_version {task.schema_version!r} is not known here, {known} are: update the service"
     if task.steps is not None or task.multi_step_reward_strategy is not None:
         yield "steps: tasks of several steps are not supported; make each step a task of its own"
+    if task.task is not None and (not _NAME.fullmatch(task.task.name) or ".." in task.task.name):
+        yield f"task.name = {task.task.name!r}: it must be ORG/NAME of letters, digits, dots, hyphens and underscores"
     yield from network.refused(task, given)
     yield from _environment(task.environment, "environment")
     if task.verifier.environment is not None:
@@ -48,11 +53,11 @@ def _seconds(task: TaskToml) -> Iterator[str]:
             for name in ("interval_sec", "start_period_sec", "start_interval_sec"):
                 pauses[f"{path}.healthcheck.{name}"] = getattr(check, name)
     for name, value in timeouts.items():
-        if not 0 < value < math.inf:
-            yield f"{name} = {value}: it must be a number of seconds above 0"
+        if not 0 < value <= MOST_S:
+            yield f"{name} = {value}: it must be a number of seconds above 0, and 30 days at most"
     for name, value in pauses.items():
-        if not 0 <= value < math.inf:
-            yield f"{name} = {value}: it must be a number of seconds, 0 or more"
+        if not 0 <= value <= MOST_S:
+            yield f"{name} = {value}: it must be a number of seconds from 0 on, and 30 days at most"
 
 
 def _environment(table: Environment, path: str) -> Iterator[str]:
@@ -67,10 +72,10 @@ def _environment(table: Environment, path: str) -> Iterator[str]:
     if table.skills_dir is not None:
         yield f"{path}.skills_dir: not supported; put what the agent shall read into instruction.md"
     for name in ("cpus", "memory_mb", "storage_mb"):
-        if (value := getattr(table, name)) is not None and value <= 0:
-            yield f"{path}.{name} = {value}: it must be above 0"
-    if table.workdir is not None and not table.workdir.startswith("/"):
-        yield f"{path}.workdir = {table.workdir!r}: give an absolute path"
+        if (value := getattr(table, name)) is not None and not 0 < value <= MOST_MB:
+            yield f"{path}.{name} = {str(value)[:20]}: it must be above 0, and {MOST_MB} at most"
+    if table.workdir is not None and (problem := unwritable(table.workdir)) is not None:
+        yield f"{path}.workdir: {problem}"
 
 
 def _artifacts(task: TaskToml) -> Iterator[str]:
@@ -89,6 +94,8 @@ def _artifacts(task: TaskToml) -> Iterator[str]:
 
 def unwritable(place: str) -> str | None:
     """Why a directory cannot be one that the agent writes to; None if it can."""
+    if ".." in place.split("/") or not place.isprintable():
+        return f"{place!r} must be a path without `..` and control characters"
     if place == "/" or not place.startswith("/"):
         return f"{place!r} cannot be made writable as a whole: name a directory below"
     if place in SYSTEM:

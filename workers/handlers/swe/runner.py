@@ -7,13 +7,14 @@ Django's, which is unittest's; and SymPy's, which calls functions.
 """
 
 import importlib
+import inspect
 import json
 import os
 import runpy
 import site
 import sys
 import traceback
-from typing import Any, Callable, Dict, List, Set  # noqa: F401, UP035 - Python 3.5 has no annotations of variables
+from typing import Any, Callable, Dict, List, Set, Tuple  # noqa: F401, UP035 - Python 3.5 has no annotations of variables
 
 Tell = Callable[..., None]
 FAILED = 1  # exit code
@@ -107,12 +108,19 @@ def with_functions(tell: Tell, _options: List[str], files: List[str]) -> int:  #
             tell("test", path, "ERROR", path)
             failed = True
             continue
-        for name, test in sorted(vars(module).items()):
-            if name.startswith("test_") and getattr(test, "__module__", None) == module.__name__:
+        named = [each for each in vars(module).items() if each[0].startswith("test_")]
+        for name, test in sorted(named, key=place):
+            if getattr(test, "__module__", None) == module.__name__:
                 status = "SKIPPED" if getattr(test, "_slow", False) or hasattr(module, "disabled") else called(test)
                 failed = failed or status in ("FAILED", "ERROR")
                 tell("test", path + "::" + name, status, name)
     return FAILED if failed else 0
+
+
+def place(named: Tuple[str, Any]) -> Tuple[int, str]:  # noqa: UP006
+    """In a file; SymPy runs its tests in that order."""
+    code = getattr(inspect.unwrap(named[1]), "__code__", None)
+    return getattr(code, "co_firstlineno", 0), named[0]
 
 
 def called(test: Callable[[], object]) -> str:

@@ -8,6 +8,9 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sandbox.images.registry.reference import ORAS, SCHEME, reference
+from sandbox.isolators.writable.places import checked
+from sandbox.protocol import SandboxSpec
 from workers.handlers.rows import BadRow
 from workers.handlers.swe import grading
 from workers.handlers.swe.images import image_of
@@ -38,8 +41,12 @@ def _row(opened: Row, sealed: Row) -> None:
 
 
 def _image(opened: Row, _sealed: Row) -> None:
-    """An image can be named."""
-    image_of(task_of(opened))
+    """An image can be named, by a name that registries have, and a sandbox can have the repository's directory."""
+    task = task_of(opened)
+    image = image_of(task)
+    if image.startswith((SCHEME, ORAS)):
+        reference(image)
+    checked(SandboxSpec(owner=task.instance_id, image=image, writable=task.writable))
 
 
 def _spec(opened: Row, sealed: Row) -> None:
@@ -59,7 +66,8 @@ def _script(opened: Row, sealed: Row) -> None:
 def _unreadable(text: str) -> str | None:
     """The words of bash about a command that it cannot read; rows share most of theirs."""
     done = subprocess.run(["bash", "-n", "-c", text], capture_output=True, check=False)
-    return done.stderr.decode(errors="replace").strip() if done.returncode != 0 else None
+    said = done.stderr.decode(errors="replace").strip()
+    return (said or f"exit code {done.returncode}") if done.returncode != 0 else None
 
 
 def _parser(opened: Row, sealed: Row) -> None:

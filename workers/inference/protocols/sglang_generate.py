@@ -8,6 +8,7 @@ where others cut it short: the length is cut here.
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec import UNSET, UnsetType
 from prorl_mq.schema.turns import CompletionSpan
 from workers.inference.arrived import CallTokens
 from workers.inference.assignment import Endpoint
+from workers.inference.pictures import check_ids, collapsed, urls
 from workers.inference.protocol import BackendRefused, Completion, ContextFull, InferenceError, MalformedAnswer
 from workers.inference.protocols.abort import Aborter, sglang_id
 from workers.inference.protocols.answers import check_prompt, check_tokens, decode, require_ok, whole
@@ -56,6 +58,8 @@ class _Request(msgspec.Struct, kw_only=True):
     lora_path: str | UnsetType = UNSET
     return_routed_experts: bool | UnsetType = UNSET
     routed_experts_start_len: int | UnsetType = UNSET
+    image_data: Sequence[str] | UnsetType = UNSET  # data: URLs; then one id stands for each
+    return_prompt_token_ids: bool | UnsetType = UNSET
 
 
 class _Finish(msgspec.Struct):
@@ -79,6 +83,7 @@ class _MetaInfo(msgspec.Struct):
 class _Answer(msgspec.Struct):
     meta_info: _MetaInfo
     output_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None  # with those of images in their places
 
 
 class _Event(msgspec.Struct):
@@ -165,10 +170,11 @@ class SglangGenerate:
     async def generate(self, backend: Endpoint, request: GenerateRequest) -> Completion:
         """Raises `InferenceError`. Cancelling closes the connection and posts an abort."""
         started, before = time.perf_counter(), self._told.get(backend.address)
-        tokens = self._lossy.streamed(backend.address, request.arrived)
+        tokens = None if request.pictures else self._lossy.streamed(backend.address, request.arrived)
         stream = _Stream(backend.address, tokens, before) if tokens is not None else None
         events = stream.event if stream is not None else None
-        body = self._encode(backend, request, streams=stream is not None)
+        encode = partial(self._encode, backend, request, streams=stream is not None)
+        body = await asyncio.to_thread(encode) if request.pictures else encode()  # base64 of up to 32 MiB
         try:
             answer = await self._lossy.post(self._transport, backend.address, ROUTE, body, request, events)
         except asyncio.CancelledError:
@@ -185,6 +191,7 @@ class SglangGenerate:
         return await with_routes(backend.address, request, completion, read.meta_info.routed_experts, read_int32)
 
     def _encode(self, backend: Endpoint, request: GenerateRequest, *, streams: bool) -> bytes:
+        pictured = bool(request.pictures)
         sampling = _SamplingParams(
             max_new_tokens=_length(backend, request),
             temperature=request.temperature,
@@ -196,7 +203,9 @@ class SglangGenerate:
         )
         wire = _Request(
             rid=sglang_id(request.request_id),
-            input_ids=ids_as_json(request.prompt_ids),
+            input_ids=ids_as_json(collapsed(request.prompt_ids, request.pictures) if pictured else request.prompt_ids),
+            image_data=urls(request.pictures) if pictured else UNSET,
+            return_prompt_token_ids=pictured or UNSET,
             stream=streams,
             sampling_params=sampling,
             cache_salt=backend.cache_salt or UNSET,
@@ -216,6 +225,8 @@ class SglangGenerate:
         _refuse_fault(backend, finish)
         ids, logprobs = _read_tokens(backend, answer)
         check_tokens(backend, ids, logprobs, finish=finish.type, max_tokens=request.max_tokens)
+        if request.pictures:
+            check_ids(backend, request, answer.prompt_token_ids)
         check_prompt(backend, meta.prompt_tokens, len(request.prompt_ids))
         spans = self._spans(backend, meta, len(ids), before)
         stopped = finish.type == "stop" and ids

@@ -2,6 +2,7 @@
 
 import importlib.util
 from importlib.machinery import ModuleSpec
+from importlib.metadata import EntryPoint
 
 import pytest
 
@@ -47,3 +48,22 @@ def test_a_worker_that_is_told_to_have_the_family_refuses_to_start(monkeypatch: 
     without("gem", monkeypatch)
     with pytest.raises(ConfigurationError, match="handler 'gem' cannot be loaded: the library gem is not installed"):
         registry.load(["math", "gem"])
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        (("a", "math:floor"), "the handler 'a' (math:floor) cannot be loaded: TypeError: "),
+        (("a", "math:no_such_name"), "the handler 'a' (math:no_such_name) cannot be loaded: AttributeError: "),
+        (("a", "math:inf", "a", "math:nan"), "two handlers are called 'a', math:inf and math:nan: uninstall one"),
+    ],
+    ids=["it raises", "nothing of that name", "two of one name"],
+)
+def test_another_packages_family_that_is_broken_is_named(
+    points: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [EntryPoint(name, value, registry.GROUP) for name, value in zip(points[::2], points[1::2], strict=True)]
+    monkeypatch.setattr(registry, "entry_points", lambda group: there)
+    with pytest.raises(ConfigurationError) as fault:
+        registry.load()
+    assert said in str(fault.value)

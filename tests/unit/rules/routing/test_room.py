@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.routing import room
-from bench.routing.room import Ask, Pressure, Seat, SeatState, Told, decide, judge, needed
+from prorl_mq.rules.routing import room
+from prorl_mq.rules.routing.room import Ask, CacheLimit, EngineLoad, Pressure, Seat, SeatState, decide, judge, needed
 
 A, B = "http://a", "http://b"
 LIFE_MS = 30_000.0
@@ -23,64 +23,64 @@ def seat(tokens: int, state: SeatState = SeatState.RUNNING, at: str = A, *, sinc
     return Seat(at, tokens, state, since, NOW_MS + LIFE_MS)
 
 
-def told(at_ms: float = NOW_MS, **facts: float) -> Told:
+def told(at_ms: float = NOW_MS, **facts: float) -> EngineLoad:
     found = {"capacity": 1_000, "usage": 0.1, "running": 2, "waiting": 0, "preempted": 0, **facts}
-    return Told(at_ms=at_ms, **found)  # type: ignore[arg-type]
+    return EngineLoad(at_ms=at_ms, **found)  # type: ignore[arg-type]
 
 
 def test_a_turn_begins_where_its_session_fits_and_waits_where_it_does_not() -> None:
     seats = {"one": seat(800)}
-    assert decide(seats, {A: 950}, [ask("small"), ask("large", 200)], NOW_MS, LIFE_MS) == [A, ""]
+    assert decide(seats, {A: CacheLimit(950)}, [ask("small"), ask("large", 200)], NOW_MS, LIFE_MS) == [A, ""]
     assert seats["small"].state is SeatState.RUNNING
     assert seats["large"].state is SeatState.WAITING
 
 
 def test_a_backend_without_a_limit_has_room_for_all() -> None:
     seats = {"one": seat(10_000, at=B)}
-    assert decide(seats, {A: 10}, [ask("any", 5_000, B)], NOW_MS, LIFE_MS) == [B]
+    assert decide(seats, {A: CacheLimit(10)}, [ask("any", 5_000, B)], NOW_MS, LIFE_MS) == [B]
 
 
 def test_a_session_that_is_larger_than_its_backend_begins_when_nothing_runs_there() -> None:
     seats: dict[str, Seat] = {}
-    assert decide(seats, {A: 10}, [ask("huge", 5_000)], NOW_MS, LIFE_MS) == [A]
-    assert decide(seats, {A: 10}, [ask("other", 5_000)], NOW_MS, LIFE_MS) == [""]
+    assert decide(seats, {A: CacheLimit(10)}, [ask("huge", 5_000)], NOW_MS, LIFE_MS) == [A]
+    assert decide(seats, {A: CacheLimit(10)}, [ask("other", 5_000)], NOW_MS, LIFE_MS) == [""]
 
 
 def test_one_whose_tools_are_done_pushes_out_the_smallest_and_no_more_than_it_needs() -> None:
     tools = SeatState.TOOLS
     seats = {"runs": seat(400), "mine": seat(200, tools), "small": seat(100, tools), "larger": seat(150, tools)}
-    assert decide(seats, {A: 800}, [ask("mine", 220)], NOW_MS, LIFE_MS) == [A]
+    assert decide(seats, {A: CacheLimit(800)}, [ask("mine", 220)], NOW_MS, LIFE_MS) == [A]
     assert (seats["small"].state, seats["larger"].state) == (SeatState.OUT, tools)
 
 
 def test_one_that_was_pushed_out_waits_like_a_new_one() -> None:
     seats = {"runs": seat(400), "mine": seat(200, SeatState.OUT), "small": seat(300, SeatState.TOOLS)}
-    assert decide(seats, {A: 800}, [ask("mine", 220, warm=True)], NOW_MS, LIFE_MS) == [""]
+    assert decide(seats, {A: CacheLimit(800)}, [ask("mine", 220, warm=True)], NOW_MS, LIFE_MS) == [""]
     assert seats["small"].state is SeatState.TOOLS
 
 
 def test_one_that_waits_moves_to_another_backend_where_there_is_room() -> None:
     seats = {"runs": seat(900), "there": seat(100, at=B)}
-    assert decide(seats, {A: 950, B: 950}, [ask("new", 300)], NOW_MS, LIFE_MS) == [B]
-    assert decide(seats, {A: 950, B: 400}, [ask("next", 300)], NOW_MS, LIFE_MS) == [""]
+    assert decide(seats, {A: CacheLimit(950), B: CacheLimit(950)}, [ask("new", 300)], NOW_MS, LIFE_MS) == [B]
+    assert decide(seats, {A: CacheLimit(950), B: CacheLimit(400)}, [ask("next", 300)], NOW_MS, LIFE_MS) == [""]
 
 
 def test_the_oldest_has_the_room_first() -> None:
     seats = {"runs": seat(500), "old": seat(300, SeatState.WAITING, since=NOW_MS - 9_000)}
-    assert decide(seats, {A: 950}, [ask("young", 200)], NOW_MS, LIFE_MS) == [""]
+    assert decide(seats, {A: CacheLimit(950)}, [ask("young", 200)], NOW_MS, LIFE_MS) == [""]
     asks = [ask("old", 300, since=NOW_MS - 9_000), ask("young", 90)]
-    assert decide(seats, {A: 950}, asks, NOW_MS, LIFE_MS) == [A, A]
+    assert decide(seats, {A: CacheLimit(950)}, asks, NOW_MS, LIFE_MS) == [A, A]
 
 
 def test_nobody_waits_for_longer_than_its_patience() -> None:
     seats = {"runs": seat(900)}
-    assert decide(seats, {A: 950}, [ask("old", 900, since=NOW_MS - PATIENCE_MS)], NOW_MS, LIFE_MS) == [A]
+    assert decide(seats, {A: CacheLimit(950)}, [ask("old", 900, since=NOW_MS - PATIENCE_MS)], NOW_MS, LIFE_MS) == [A]
 
 
 def test_the_seat_of_a_worker_that_died_ends_by_itself() -> None:
     seats = {"dead": seat(900), "waited": seat(900, SeatState.WAITING, since=0.0)}
     later = NOW_MS + LIFE_MS + 1
-    assert decide(seats, {A: 950}, [ask("new", 900, since=later)], later, LIFE_MS) == [A]
+    assert decide(seats, {A: CacheLimit(950)}, [ask("new", 900, since=later)], later, LIFE_MS) == [A]
     assert list(seats) == ["new"]
 
 
@@ -95,7 +95,7 @@ def test_synchronised_tools_let_somebody_begin() -> None:
     """All sessions are between turns, and none of them fits beside the others: the control has no such rule."""
     seats = {f"s{at}": seat(500, SeatState.TOOLS) for at in range(10)}
     asks = [ask(f"s{at}", 600) for at in range(10)]
-    answers = decide(seats, {A: 950}, asks, NOW_MS, LIFE_MS)
+    answers = decide(seats, {A: CacheLimit(950)}, asks, NOW_MS, LIFE_MS)
     assert answers.count(A) == 1
     assert {each.state for each in seats.values()} == {SeatState.RUNNING, SeatState.WAITING}
 
@@ -138,13 +138,16 @@ STATES = st.sampled_from(list(SeatState))
 
 
 @st.composite
-def ledgers(draw: st.DrawFn) -> tuple[dict[str, Seat], dict[str, int], list[Ask]]:
+def ledgers(draw: st.DrawFn) -> tuple[dict[str, Seat], dict[str, CacheLimit], list[Ask]]:
     seats = {
         f"s{at}": Seat(draw(st.sampled_from([A, B])), draw(SIZES), draw(STATES), NOW_MS - draw(st.integers(0, 200_000)),
                        NOW_MS + draw(st.integers(-10, 10_000)))
         for at in range(draw(st.integers(0, 8)))
     }  # fmt: skip
-    limits = {address: draw(st.integers(0, 5_000)) for address in draw(st.lists(st.sampled_from([A, B]), unique=True))}
+    limits = {
+        address: CacheLimit(draw(st.integers(0, 5_000)), draw(st.booleans()))
+        for address in draw(st.lists(st.sampled_from([A, B]), unique=True))
+    }
     asks = [
         Ask(ref, draw(st.sampled_from([A, B])), draw(SIZES), NOW_MS - draw(st.integers(0, 400_000)),
             draw(st.booleans()), PATIENCE_MS)
@@ -155,7 +158,7 @@ def ledgers(draw: st.DrawFn) -> tuple[dict[str, Seat], dict[str, int], list[Ask]
 
 @given(ledgers())
 def test_whatever_stands_in_the_ledger_it_keeps_its_promises(
-    made: tuple[dict[str, Seat], dict[str, int], list[Ask]],
+    made: tuple[dict[str, Seat], dict[str, CacheLimit], list[Ask]],
 ) -> None:
     """No seat outlives its time, who waited long enough begins, and a backend on which nothing runs lets one begin."""
     seats, limits, asks = made

@@ -3,7 +3,8 @@
 A backend keeps the prefix of a session while the agent's tools work, as long as it needs the room for nothing else.
 Where more sessions take turns on it than fit, each turn computes its prefix again and pushes out the next one's. So a
 pool that is short of room has a ledger: the tokens that each session needs on its backend. A turn begins where its
-session fits; else it waits, the oldest first.
+session fits; else it waits, the oldest first. One whose backend falls behind moves to a backend with far fewer
+sessions. The service and its simulation (`bench/routing`) ask these functions alike.
 """
 
 import math
@@ -17,20 +18,25 @@ LESS: Final = 0.9  # of that share is left where turns are preempted, or wait in
 MORE: Final = 0.01  # is added every `CALM_MS` without
 CALM_MS: Final = 30_000
 LESS_EVERY_MS: Final = 10_000
-HALF_LIFE_MS: Final = 60_000  # of what a session counts while its tools work
-FRESH_MS: Final = 10_000  # how long what a backend told of itself is worth something
+HALF_LIFE_MS: Final = 20_000  # of what a session counts while its tools work
 PRESSED: Final = 0.7  # part of the capacity that its sessions need: from there on it has a ledger
 RELIEVED: Final = 0.5
 RELIEVED_MS: Final = 60_000  # it has needed less than `RELIEVED` for so long: the ledger is put away
+COARSE: Final = 20  # a limit is told in such parts of the capacity, so that it is news seldom
+MARGIN: Final = 0.5  # a session moves to a backend with so much of its own one's sessions, to compute its prefix again
+UNHEARD: Final = 512  # tokens that the first answer of a session is expected to have
 
 
 class SeatState(StrEnum):
-    """What a session does on its backend."""
+    """State of a session on its backend."""
 
     RUNNING = "r"  # a turn
     TOOLS = "t"  # it is between two turns, and its prefix is worth keeping
     WAITING = "w"  # for room
     OUT = "o"  # between two turns; its room was given to another one
+
+
+LIVE: Final = frozenset({SeatState.RUNNING, SeatState.TOOLS})  # its prefix is worth room
 
 
 class Seat(NamedTuple):
@@ -42,6 +48,10 @@ class Seat(NamedTuple):
     since_ms: float  # it has been in that state; of one that waits, since it asked first
     until_ms: float  # it counts so long, unless its worker says more: one that died counts no longer
 
+    @property
+    def text(self) -> str:
+        return f"{self.state.value} {self.tokens} {self.since_ms:.0f} {self.until_ms:.0f} {self.address}"
+
     def weight(self, now_ms: float) -> float:
         """Tokens that it counts now."""
         if self.state is SeatState.RUNNING:
@@ -52,7 +62,7 @@ class Seat(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """A turn that wants to begin."""
+    """A turn that is to begin."""
 
     ref: str
     address: str  # of the backend that its job holds
@@ -60,13 +70,25 @@ class Ask(NamedTuple):
     since_ms: float  # it asked first
     warm: bool  # the session has had a turn on this backend
     patience_ms: float  # then it begins, whatever the ledger says
+    avoid: frozenset[str] = frozenset()  # backends that it cannot move to
 
 
-class Told(NamedTuple):
-    """What a backend says of itself, at one moment."""
+class CacheLimit(NamedTuple):
+    """Tokens that the sessions of one backend may need, and whether it falls behind."""
+
+    tokens: int
+    behind: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"{self.tokens}{' behind' if self.behind else ''}"
+
+
+class EngineLoad(NamedTuple):
+    """Load of a backend at one moment, as its metrics tell it."""
 
     at_ms: float
-    capacity: int  # tokens that its cache has room for; 0: it does not tell
+    capacity: int  # tokens that its cache has room for
     usage: float  # part of them that running requests hold, 0 to 1
     running: int
     waiting: int
@@ -74,7 +96,7 @@ class Told(NamedTuple):
 
 
 class Pressure(NamedTuple):
-    """What is concluded from that."""
+    """Conclusions from the loads so far."""
 
     share: float = SHARE
     pressed: bool = False
@@ -82,18 +104,20 @@ class Pressure(NamedTuple):
     lowered_ms: float = 0.0
     relieved_since_ms: float = 0.0  # 0: it needs more than `RELIEVED`
     waited: bool = False  # in the look before
+    behind_ms: float = 0.0  # when requests were last seen to wait in it for two looks
 
 
-def needed(told: Told, jobs: int) -> float:
+def needed(told: EngineLoad, jobs: int) -> float:
     """The part of its capacity that all sessions of a backend need, of the size of those that run."""
     return told.usage * max(1.0, jobs / told.running) if told.running else 0.0
 
 
-def judge(before: Pressure, last: Told | None, told: Told, jobs: int) -> Pressure:
+def judge(before: Pressure, last: EngineLoad | None, told: EngineLoad, jobs: int) -> Pressure:
     """The conclusion from two looks at a backend. `jobs` hold it."""
     now = told.at_ms
     preempted = last is not None and told.preempted > last.preempted
-    trouble = preempted or (told.waiting > 0 and before.waited)
+    queued = told.waiting > 0 and before.waited
+    trouble = preempted or queued
     share, calm, lowered = before.share, before.calm_since_ms or now, before.lowered_ms
     if trouble:
         calm = now
@@ -104,15 +128,48 @@ def judge(before: Pressure, last: Told | None, told: Told, jobs: int) -> Pressur
     need = needed(told, jobs)
     relieved = 0.0 if trouble or need >= RELIEVED else before.relieved_since_ms or now
     kept = before.pressed and not (relieved and now - relieved >= RELIEVED_MS)
-    return Pressure(share, trouble or need >= PRESSED or kept, calm, lowered, relieved, told.waiting > 0)
+    behind_ms = now if queued else before.behind_ms
+    return Pressure(share, trouble or need >= PRESSED or kept, calm, lowered, relieved, told.waiting > 0, behind_ms)
+
+
+def limit(now: Pressure, told: EngineLoad) -> CacheLimit:
+    """The limit of a backend whose pool has a ledger, as workers are told."""
+    share = int(now.share * COARSE + 1e-9) / COARSE
+    return CacheLimit(int(share * told.capacity), bool(now.behind_ms) and told.at_ms - now.behind_ms < CALM_MS)
+
+
+def read_limit(text: str) -> CacheLimit:
+    """The reverse of `CacheLimit.text`. Raises `ValueError`."""
+    tokens, _, behind = text.partition(" ")
+    return CacheLimit(int(tokens), behind == "behind")
+
+
+def read_seat(text: str) -> Seat:
+    """The reverse of `Seat.text`. Raises `ValueError`."""
+    state, tokens, since_ms, until_ms, address = text.split(" ", 4)
+    return Seat(address, int(tokens), SeatState(state), float(since_ms), float(until_ms))
+
+
+def expected(answers: int, sampled: int, most: int) -> int:
+    """Tokens of the next answer of a session that has given `answers` with `sampled` tokens, and may give `most`."""
+    return min(most, sampled // answers if answers else UNHEARD)
+
+
+def needs(context: int, answer: int) -> int:
+    """Tokens that a session needs while an answer of so many is sampled: on the mean half of them are there."""
+    return context + answer // 2
 
 
 def decide(
-    seats: MutableMapping[str, Seat], limits: Mapping[str, int], asks: Sequence[Ask], now_ms: float, life_ms: float
+    seats: MutableMapping[str, Seat],
+    limits: Mapping[str, CacheLimit],
+    asks: Sequence[Ask],
+    now_ms: float,
+    life_ms: float,
 ) -> list[str]:
     """For each turn the backend that it may begin on, or an empty text: it waits. Writes the seats down.
 
-    `limits`: tokens by address; a backend that is not there has room for all. A seat lasts for `life_ms`.
+    `limits`: by address; a backend that is not there has room for all. A seat lasts for `life_ms`.
     """
     ledger = _Ledger(seats, limits, now_ms)
     answers = []
@@ -130,10 +187,11 @@ def decide(
 class _Ledger:
     """Sums over the seats, as they are now."""
 
-    def __init__(self, seats: MutableMapping[str, Seat], limits: Mapping[str, int], now_ms: float) -> None:
+    def __init__(self, seats: MutableMapping[str, Seat], limits: Mapping[str, CacheLimit], now_ms: float) -> None:
         self.seats, self.limits, self.now_ms = seats, limits, now_ms
         self.loads = dict.fromkeys(limits, 0.0)
         self.runs = dict.fromkeys(limits, 0)
+        self.sessions = dict.fromkeys(limits, 0)
         self.between: dict[str, list[tuple[int, str]]] = {address: [] for address in limits}
         self.waits: dict[str, list[tuple[float, int]]] = {address: [] for address in limits}
         for ref in [ref for ref, seat in seats.items() if seat.until_ms < now_ms]:
@@ -147,6 +205,7 @@ class _Ledger:
         if address not in self.loads:
             return
         self.loads[address] += sign * seat.weight(self.now_ms)
+        self.sessions[address] += sign
         if seat.state is SeatState.RUNNING:
             self.runs[address] += sign
         elif seat.state is SeatState.TOOLS:
@@ -162,17 +221,30 @@ class _Ledger:
         at, limit = ask.address, self.limits.get(ask.address)
         if limit is None or not self.runs[at] or self.now_ms - ask.since_ms >= ask.patience_ms:
             return at
-        live = own.state is SeatState.TOOLS and own.address == at if own is not None else ask.warm
+        if limit.behind and (lighter := self._lighter(ask)):
+            return lighter
+        live = own.state in LIVE and own.address == at if own is not None else ask.warm
         if live:
-            return at if self._made(at, limit - ask.tokens) else ""
+            return at if self._made(at, limit.tokens - ask.tokens) else ""
         if self._free(at, ask) >= 0:
             return at
-        other = max(self.limits, key=lambda each: (self._free(each, ask), each))
-        return other if self._free(other, ask) >= 0 else ""
+        free = {each: self._free(each, ask) for each in self.limits if each not in ask.avoid}
+        other = max(free, key=lambda each: (free[each], each), default="")
+        return other if other and free[other] >= 0 else ""
+
+    def _lighter(self, ask: Ask) -> str:
+        """A backend that keeps up, has room, and so few sessions that moving pays; empty: there is none."""
+        fit = [
+            each
+            for each, limit in self.limits.items()
+            if not limit.behind and each not in ask.avoid and self._free(each, ask) >= 0
+        ]
+        best = min(fit, key=lambda each: (self.sessions[each], each), default="")
+        return best if best and self.sessions[best] + 1 <= MARGIN * (self.sessions[ask.address] + 1) else ""
 
     def _free(self, address: str, ask: Ask) -> float:
         """Room that is left with this one and those that have waited for longer."""
-        left = SHARE * self.limits[address] - self.loads[address] - ask.tokens
+        left = SHARE * self.limits[address].tokens - self.loads[address] - ask.tokens
         if left < 0:
             return left
         older = sum(tokens for since, tokens in self.waits[address] if since < ask.since_ms)

@@ -1,0 +1,1 @@
+"""Routing that feels the backends: what they tell, what is concluded, and which turns may begin."""

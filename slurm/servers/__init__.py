@@ -1,0 +1,1 @@
+"""The parts of servers that are jobs: certificates, and the data of Redis."""

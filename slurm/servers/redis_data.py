@@ -1,0 +1,119 @@
+"""The data of Redis on shared storage: which directory counts, who serves it, and who may take over.
+
+Each replica has a directory of its own. `current` names the one that counts: it is written after a hand-over is
+complete and before anybody learns the new address, so that no write is acknowledged that this directory does not get.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from prorl_mq.errors import ConfigurationError
+from prorl_mq.process.redis_server import locked
+from slurm import commands
+
+COPY: Final = "copy-"
+OLD: Final = ("appendonlydir", "redis.log", "dump.rdb")  # of data that lie in `shared`/redis itself
+
+
+class Successor(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica that has everything: of which job, where, and its directory's name."""
+
+    job: str
+    host: str
+    port: int
+    directory: str
+
+
+class RedisData:
+    """`shared`/redis, as one job sees it."""
+
+    def __init__(self, place: Path, job: str) -> None:
+        self.place = place
+        self._job = job
+        self._next = place / "next.json"
+
+    @property
+    def current(self) -> Path:
+        """The directory that counts: `shared`/redis itself until a first hand-over."""
+        try:
+            return self.place / (self.place / "current").read_text().strip()
+        except FileNotFoundError:
+            return self.place
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Holds the data; false where another server does."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.place))
+            except ConfigurationError:
+                yield False
+                return
+            yield True
+
+    async def free(self) -> bool:
+        """True unless Slurm says that the job before runs; then they are this job's."""
+        holder = self.place / "job"
+        before = holder.read_text() if holder.exists() else ""
+        if before not in {"", self._job} and await commands.runs(before):
+            return False
+        holder.write_text(self._job)
+        return True
+
+    def fresh(self) -> Path:
+        """An empty directory for a replica."""
+        directory = self.place / f"{COPY}{self._job}-{secrets.token_hex(4)}"
+        directory.mkdir(parents=True, mode=0o700)
+        return directory
+
+    def adopt(self, directory: Path) -> None:
+        """Lets a replica's directory be the one that counts, and this job the one that serves."""
+        _written(self.place / "current", directory.name.encode())
+        _written(self.place / "job", self._job.encode())
+        self._next.unlink(missing_ok=True)
+
+    def announce(self, at: tuple[str, int] | None, directory: Path) -> None:
+        """Offers a replica as the successor, or takes the offer back."""
+        found = self.announced()
+        if at is None:
+            if found is not None and found.directory == directory.name:
+                self._next.unlink(missing_ok=True)
+            return
+        mine = Successor(job=self._job, host=at[0], port=at[1], directory=directory.name)
+        if found != mine:
+            _written(self._next, msgspec.json.encode(mine))
+
+    def announced(self) -> Successor | None:
+        try:
+            return msgspec.json.decode(self._next.read_bytes(), type=Successor)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+
+    def tidy(self) -> None:
+        """Removes what an earlier hand-over has left; the data are held."""
+        current, offer = self.current, self.announced()
+        kept = {current.name, offer.directory if offer else ""}
+        for directory in self.place.glob(f"{COPY}*"):
+            if directory.name not in kept:
+                shutil.rmtree(directory, ignore_errors=True)
+        if current != self.place:
+            for name in OLD:
+                shutil.rmtree(self.place / name, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    (self.place / name).unlink()
+
+
+def _written(file: Path, content: bytes) -> None:
+    new = file.with_suffix(".new")
+    with new.open("wb") as made:
+        made.write(content)
+        made.flush()
+        os.fsync(made.fileno())
+    new.replace(file)

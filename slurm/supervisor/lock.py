@@ -1,0 +1,132 @@
+"""One supervisor at a time: a lock on shared storage with a fence, the term.
+
+Whoever takes the lock raises the term by one. `acting` compares the term under a lock of the file system before
+anything is asked of Slurm, so that a supervisor that stood still while another took its place acts no more. Ages are
+differences between times that the file server gave, so that clocks of nodes do not count. Redis may be away.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import ProrlError
+from slurm import commands
+
+LOOK_S: Final = 0.05
+BUSY_S: Final = 10.0  # how long another that acts is waited for
+
+
+class Superseded(ProrlError):
+    """Another supervisor has taken the lock: nothing was asked of Slurm."""
+
+
+class Busy(ProrlError):
+    """Somebody else submits or cancels jobs of the deployment."""
+
+
+class Supervisor(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the lock. `holder` is empty after one that has resigned; `job` where it is no job. While the chain
+    of jobs is `ended`, none of them takes it.
+    """
+
+    term: int = 0
+    holder: str = ""
+    job: str = ""
+    ended: bool = False
+    low_s: Mapping[str, float] = {}  # array → for how long it has had more tasks than it needs
+
+
+@contextlib.asynccontextmanager
+async def exclusive(file: Path) -> AsyncIterator[int]:
+    """Holds the file, by its descriptor, for whoever changes the deployment's jobs. Raises `Busy`."""
+    deadline = monotonic() + BUSY_S
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as held:
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if monotonic() > deadline:
+                    raise Busy(f"another process has held {file} for {BUSY_S:g} s: wait for it, or end it") from None
+            await asyncio.sleep(LOOK_S)
+        yield held.fileno()
+
+
+class WatchLock:
+    """The lock of one supervisor of a deployment. `guard` is the file that submitting processes hold."""
+
+    def __init__(self, directory: Path, guard: Path, *, holder: str, job: str = "", stale_s: float) -> None:
+        self._state = directory / "supervisor.json"
+        self._guard = guard
+        self._holder = holder
+        self._job = job
+        self._stale_s = stale_s
+        self._term = -1  # of none
+
+    async def hold(self) -> Supervisor | None:
+        """Takes or renews it: what the holder before left. None where another supervisor is active."""
+        async with exclusive(self._guard) as guard:
+            found = self.read()
+            if found.term != self._term and found.holder and not await self._over(found, guard):
+                return None
+            if found.ended and self._job:
+                return None
+            self._term = found.term if found.term == self._term else found.term + 1
+            self._write(msgspec.structs.replace(found, term=self._term, holder=self._holder, job=self._job))
+        return found
+
+    @contextlib.asynccontextmanager
+    async def acting(self) -> AsyncIterator[None]:
+        """Commands to Slurm within this context come from the holder alone. Raises `Superseded`."""
+        async with exclusive(self._guard):
+            if (found := self.read()).term != self._term:
+                raise Superseded(f"{found.holder or 'another process'} has taken over (term {found.term}): standing by")
+            yield
+
+    async def leave(self, low_s: Mapping[str, float]) -> None:
+        """Ends its hold, so that the next one does not wait for it."""
+        async with exclusive(self._guard):
+            if self.read().term == self._term:
+                self._write(Supervisor(term=self._term, low_s=low_s))
+
+    @contextlib.asynccontextmanager
+    async def taken(self) -> AsyncIterator[None]:
+        """Ends the chain: whoever had the lock acts no more, and none of its jobs takes it before `reopen`."""
+        async with exclusive(self._guard):
+            self._write(Supervisor(term=self.read().term + 1, ended=True))
+            yield
+
+    def reopen(self) -> None:
+        """Lets jobs take it again; the guard is held."""
+        if (found := self.read()).ended:
+            self._write(msgspec.structs.replace(found, ended=False))
+
+    def read(self) -> Supervisor:
+        try:
+            return msgspec.json.decode(self._state.read_bytes(), type=Supervisor)
+        except FileNotFoundError:
+            return Supervisor()
+
+    async def _over(self, found: Supervisor, guard: int) -> bool:
+        """It has said nothing for long, was an earlier run of this job, or its job has ended."""
+        if found.job and (found.job == self._job or not await commands.runs(found.job)):
+            return True
+        os.utime(guard)
+        return os.fstat(guard).st_mtime - self._state.stat().st_mtime > self._stale_s
+
+    def _write(self, state: Supervisor) -> None:
+        new = self._state.with_suffix(".new")
+        with new.open("wb") as file:
+            file.write(msgspec.json.encode(state))
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._state)
+        os.utime(self._state)

@@ -1,0 +1,63 @@
+"""The supervisor on shared storage: the deployment that was submitted last, and the lock."""
+
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from prorl_mq.errors import ConfigurationError
+from slurm import node_state
+from slurm.layout import logs
+from slurm.spec import Deployment
+from slurm.supervisor.lock import WatchLock
+
+LEASE_S: Final = 30.0
+
+
+def directory(shared: str | Path) -> Path:
+    return Path(shared) / "watch"
+
+
+def keep(deployment: Deployment) -> None:
+    """Writes the deployment for supervisors that are jobs: they follow what was submitted last."""
+    place = node_state.private(directory(deployment.shared), os.getuid())
+    new = place / "deployment.new"
+    new.write_bytes(msgspec.json.encode(deployment))
+    new.replace(place / "deployment.json")
+
+
+def known(shared: str | Path) -> Deployment:
+    """Raises `ConfigurationError` where nothing was submitted, or by a release whose file this one does not read."""
+    file = directory(shared) / "deployment.json"
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Deployment)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigurationError(f"{file} cannot be read: {error}; `prorl-slurm submit` writes it") from None
+
+
+def guard(deployment: Deployment) -> Path:
+    """The file that is held by whoever submits or cancels."""
+    return Path(logs(deployment)) / "submit.lock"
+
+
+def submitted(deployment: Deployment) -> bool:
+    """Something of it has been submitted once."""
+    return guard(deployment).exists()
+
+
+def name(job: str) -> str:
+    """The name of a supervisor: its job, its host and its process."""
+    return f"{f'job {job} on ' if job else ''}{socket.gethostname()}:{os.getpid()}"
+
+
+def lock(deployment: Deployment, job: str = "") -> WatchLock:
+    """The lock of one supervisor, as this process."""
+    return WatchLock(
+        node_state.private(directory(deployment.shared), os.getuid()),
+        guard(deployment),
+        holder=name(job),
+        job=job,
+        stale_s=LEASE_S + deployment.scale.every_s,
+    )

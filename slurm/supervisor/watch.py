@@ -1,0 +1,169 @@
+"""The supervisor of `prorl-slurm scale`: observes, decides, acts, and waits.
+
+What it knows is in Slurm, in Redis and on shared storage. While one watches, others stand by.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Sequence
+
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import ConfigurationError, ProrlError, RedisUnavailable
+from slurm import commands, demand
+from slurm.crew import Stopping, say
+from slurm.deployed import store_of, tasks
+from slurm.scaling import Memory, ScalingPlan, decide, failing, named, servers
+from slurm.script import array_script, backend_script, scripts, watch_script
+from slurm.spec import WATCH, Deployment
+from slurm.supervisor import places
+from slurm.supervisor.history import DeploymentHistory
+from slurm.supervisor.lock import Busy, Superseded
+from slurm.tasks import SlurmTask
+
+
+class Watch:
+    """One supervisor."""
+
+    def __init__(self, deployment: Callable[[], Deployment], *, job: str = "") -> None:
+        """`job` is its own, where it is one. The deployment is asked for at each look."""
+        self._asked = deployment
+        self._deployment = deployment()
+        self._job = job
+        self._lock = places.lock(self._deployment, job)
+        self._history = DeploymentHistory(places.directory(self._deployment.shared), places.name(job))
+        self._held = False
+        self._memory: Memory = {}
+        self._said: dict[str, str] = {}
+
+    async def run(self, stopping: Stopping, *, once: bool) -> None:
+        """Runs until a signal, or for one round. A round that fails is reported, and the next one follows."""
+        try:
+            if once:
+                await self.look()
+            else:
+                await self._rounds(stopping)
+        finally:
+            await self._leave()
+
+    async def _rounds(self, stopping: Stopping) -> None:
+        every_s = self._deployment.scale.every_s
+        while not stopping.asked.is_set():
+            try:
+                await self.look()
+            except (ProrlError, OSError) as error:  # Slurm does not answer, or the shared storage is away
+                say(f"scale: {error}; trying again in {every_s} s")
+            try:
+                async with asyncio.timeout(every_s):
+                    await stopping.asked.wait()
+            except TimeoutError:
+                continue
+
+    async def look(self) -> dict[str, ScalingPlan]:
+        """One look, and what followed from it; nothing, where another supervisor watches. Servers are asked for
+        whether Redis answers or not.
+        """
+        deployment = self._deployment = self._asked()
+        try:
+            if not await self._mine():
+                return {}
+            here = await tasks(deployment)
+            self._history.look(here, await commands.nodes(), frozenset(named(deployment)))
+            await self._succession(here)
+            await self._servers(here)
+            plans = await self._plans(here)
+            for array, plan in plans.items():
+                await self._act(array, plan)
+        except Superseded as error:
+            self._held = False
+            self._tell("lock", str(error))
+            return {}
+        return plans
+
+    async def _mine(self) -> bool:
+        left = await self._lock.hold()
+        if left is not None and not self._held:
+            if left.holder or self._job:
+                before = f" from {left.holder}" if left.holder else ""
+                self._history.add(WATCH, f"{places.name(self._job)} takes over{before} (term {left.term + 1})")
+            self._memory = {array: monotonic() - low_s for array, low_s in left.low_s.items()}
+        self._held = left is not None
+        self._tell("lock", "" if self._held else "another supervisor is active; standing by")
+        return self._held
+
+    async def _leave(self) -> None:
+        """Ends its hold, so that whoever looks next does not stand by for it."""
+        if self._held:
+            with contextlib.suppress(Busy, OSError):
+                await self._lock.leave({array: monotonic() - since for array, since in self._memory.items()})
+
+    async def _plans(self, here: Sequence[SlurmTask]) -> dict[str, ScalingPlan]:
+        """None while Redis does not answer: how much work there is, is not known."""
+        try:
+            async with store_of(self._deployment, "ingress", name=f"{socket.gethostname()}:{os.getpid()}") as store:
+                seen = await demand.read(store)
+        except (ConfigurationError, RedisUnavailable) as error:
+            self._tell("redis", str(error))
+            return {}
+        self._tell("redis", "")
+        return decide(self._deployment, here, seen, self._memory, monotonic())
+
+    async def _succession(self, here: Sequence[SlurmTask]) -> None:
+        """While this one holds the lock, there is another of the chain, which begins before the end of this one, or at
+        it, whatever ends it.
+        """
+        if self._deployment.watch is None:
+            return
+        others = [task for task in here if task.job == WATCH and task.id != self._job]
+        fails = WATCH in failing(self._deployment, others)
+        self._tell(
+            "the chain", "its jobs fail at their start: see their logs; no successor is submitted" if fails else ""
+        )
+        if not fails and not any(task.waiting or task.working for task in others):
+            async with self._lock.acting():
+                job = await commands.submit(watch_script(self._deployment, after=self._job).text)
+            self._note(WATCH, f"its successor is {job}")
+
+    async def _servers(self, here: Sequence[SlurmTask]) -> None:
+        """Redis, API and backends that have ended, by their time limit or otherwise, are asked for again; before a
+        limit, early enough that the next one takes over.
+        """
+        lacking, fail = servers(self._deployment, here), failing(self._deployment, here)
+        for script in scripts(self._deployment):
+            why = "fails at its start: see its log; it is asked for again once Slurm has forgotten these tasks"
+            self._tell(f"the server {script.name}", why if script.name in fail else "")
+            if count := lacking.get(script.name, 0):
+                of = script
+                if script.name in self._deployment.backends:
+                    of = backend_script(self._deployment, script.name, count)
+                async with self._lock.acting():
+                    job = await commands.submit(of.text)
+                self._note(script.name, f"submitted again as {job}")
+
+    async def _act(self, array: str, plan: ScalingPlan) -> None:
+        if plan.add:
+            async with self._lock.acting():
+                job = await commands.submit(array_script(self._deployment, array, plan.add).text)
+            self._note(array, f"{plan.add} more as {job}: {plan.why}")
+        if plan.withdraw:
+            async with self._lock.acting():
+                await commands.cancel(plan.withdraw)
+            self._note(array, f"{plan.why}; withdrawn before they ran: {' '.join(plan.withdraw)}")
+        if plan.drain:
+            async with self._lock.acting():
+                await commands.drain(plan.drain)
+            self._note(array, f"{plan.why}; draining: {' '.join(plan.drain)}")
+        if not (plan.add or plan.withdraw or plan.drain):
+            self._tell(array, plan.why if "no more are requested" in plan.why else "")
+
+    def _note(self, about: str, text: str) -> None:
+        """Says what was done, and keeps it."""
+        say(f"scale {about}: {text}")
+        self._history.add(about, text)
+
+    def _tell(self, about: str, text: str) -> None:
+        """Says what lasts once, not at every look."""
+        if text and self._said.get(about) != text:
+            say(f"scale {about}: {text}")
+        self._said[about] = text

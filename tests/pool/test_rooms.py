@@ -1,0 +1,366 @@
+"""A pool that is short of room: its backends say so, turns wait, sessions move, and seats end with their attempts."""
+
+import asyncio
+import contextlib
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from prorl_mq.duties.backend_control import BackendControl
+from prorl_mq.duties.probe_backends import BackendHealth
+from prorl_mq.rules.routing import room
+from prorl_mq.rules.routing.room import CacheLimit, Seat, SeatState
+from prorl_mq.schema.items import Claim, Held
+from prorl_mq.store import pools as backends
+from prorl_mq.store.pools import Seats
+from prorl_mq.store.server import acl
+from prorl_mq.store.server.connection import RedisSettings, connect
+from prorl_mq.testing.fake_backend import FakeBackend
+from tests.pool.conftest import in_run, joined, until
+from tests.support.queue import POOL, Queue, spec
+from tests.support.watch import Watch
+from workers.inference.clients import InferenceClients
+from workers.inference.policy import StickyPolicy
+from workers.inference.run_clock import RunClock
+from workers.stages import rooms
+from workers.stages.backends import Pools
+from workers.stages.work import Work
+
+pytestmark = pytest.mark.anyio
+PROMPT = list(range(10, 170))  # 160 tokens: of 640 that a small backend has room for, three sessions fit
+FITS, BLOCKS = 3, 40
+
+
+class Session:
+    """One attempt and its policy."""
+
+    def __init__(self, pools: Pools, held: Held, budget_s: float = float("inf")) -> None:
+        self.work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
+        self.policy: StickyPolicy = pools.policy(self.work, RunClock(budget_s))
+        self.turns = 0
+
+    async def turn(self) -> str:
+        """The backend that has answered."""
+        answer = await self.policy.generate(PROMPT, max_tokens=8, temperature=1.0, seed=1)
+        self.turns += 1
+        return answer.backend
+
+    async def turns_of(self, count: int, tools_s: float = 0.02) -> None:
+        for _ in range(count):
+            await self.turn()
+            await asyncio.sleep(tools_s)
+        self.work.left.unseat()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns that wait ask twenty times a second."""
+    monkeypatch.setattr(rooms, "ASK_S", 0.05)
+
+
+@pytest.fixture
+async def small(fakes: Callable[..., Awaitable[FakeBackend]], queue: Queue) -> list[FakeBackend]:
+    """Two backends whose caches have room for three sessions each."""
+    made = [await fakes(latency_ms=100) for _ in range(2)]
+    for fake in made:
+        fake.cache.capacity_blocks = BLOCKS
+    await joined(queue, *made)
+    return made
+
+
+@contextlib.asynccontextmanager
+async def asking(pools: Pools) -> AsyncIterator[None]:
+    """The loop of a worker."""
+    task = asyncio.create_task(pools.rooms.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def sessions(queue: Queue, pools: Pools, count: int) -> list[Session]:
+    return [Session(pools, held) for held in await in_run(queue, n=count)]
+
+
+async def pressed(pools: Pools, health: BackendHealth, *under_way: Session) -> None:
+    """Returns once the pool is known to be short of room, while each of the sessions has a turn."""
+    async with asking(pools), asyncio.timeout(30):
+        turns = asyncio.gather(*(each.turn() for each in under_way))
+        while not turns.done():
+            await health.turn()
+        await turns
+        await until(lambda: _limited(pools))
+
+
+async def _limited(pools: Pools) -> bool:
+    return bool((await pools.view(POOL)).limits)
+
+
+def most_at_once(fake: FakeBackend) -> list[int]:
+    """How many requests were under way at each answer."""
+    seen, reply = [0], fake.reply
+
+    def watched(*given: Any) -> Any:
+        seen.append(fake.running)
+        return reply(*given)
+
+    fake.reply = watched
+    return seen
+
+
+async def seats(queue: Queue) -> dict[str, Seat]:
+    return dict((await backends.seat(queue.store, POOL, Seats("unknown"), {}))[0].seats)
+
+
+@pytest.fixture
+def health(queue: Queue, control: BackendControl) -> BackendHealth:
+    return BackendHealth(queue.store, control, every_s=0.01)
+
+
+async def test_a_limit_is_written_when_a_pool_is_short_of_room_and_costs_nothing_else(
+    queue: Queue, pools: Pools, health: BackendHealth, small: list[FakeBackend]
+) -> None:
+    await health.turn()
+    watch = Watch(queue.redis, queue.keys)
+    await watch.look()
+    await health.turn()
+    await watch.nothing_changed()
+    await pressed(pools, health, *await sessions(queue, pools, 8))
+    limit = CacheLimit(int(0.95 * 16 * BLOCKS))
+    await health.turn()
+    assert (await pools.view(POOL)).limits == dict.fromkeys((fake.address for fake in small), limit)
+    assert all(each.note and "608 tokens" in each.note for each in await backends.listing(queue.store, POOL))
+    await watch.look()
+    await health.turn()
+    await watch.nothing_changed()
+
+
+async def test_a_pool_that_has_room_again_is_told_so(
+    queue: Queue, pools: Pools, health: BackendHealth, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pressed(pools, health, *await sessions(queue, pools, 8))
+    monkeypatch.setattr(room, "RELIEVED_MS", 1.0)
+
+    async def relieved() -> bool:
+        await health.turn()
+        return not await _limited(pools)
+
+    await until(relieved)
+    assert {fake.running for fake in small} == {0}
+
+
+async def test_another_process_that_probes_begins_with_the_limits_that_are_known(
+    queue: Queue, pools: Pools, control: BackendControl, health: BackendHealth, small: list[FakeBackend]
+) -> None:
+    await pressed(pools, health, *await sessions(queue, pools, 8))
+    await health.turn()
+    before = (await pools.view(POOL)).limits
+    other = BackendHealth(queue.store, control, every_s=0.01)
+    await other.turn()
+    await other.turn()
+    assert (await pools.view(POOL)).limits == before
+    assert len(before) == len(small)
+
+
+async def test_a_pool_without_metrics_is_never_short_of_room(
+    queue: Queue, pools: Pools, health: BackendHealth, small: list[FakeBackend]
+) -> None:
+    for fake in small:
+        fake.refused["/metrics"] = 404
+    under_way = await sessions(queue, pools, 8)
+    turns = asyncio.gather(*(each.turn() for each in under_way))
+    while not turns.done():
+        await health.turn()
+    assert not await _limited(pools)
+    assert await queue.command("EXISTS", queue.keys.seats(POOL)) == 0
+
+
+async def test_a_pool_with_room_costs_no_command_more_than_one_without_metrics(
+    queue: Queue, pools: Pools, health: BackendHealth, small: list[FakeBackend]
+) -> None:
+    made = await sessions(queue, pools, 2)
+    costs = []
+    async with asking(pools):
+        for told in (200, 404):
+            for fake in small:
+                fake.refused["/metrics"] = told
+                if told == 200:
+                    del fake.refused["/metrics"]
+            await health.turn()
+            for each in made:
+                await each.turn()
+            await queue.command("CONFIG", "RESETSTAT")
+            await asyncio.gather(*(each.turns_of(4) for each in made))
+            await health.turn()
+            costs.append(await _commands(queue))
+    assert costs[0] == costs[1]
+    assert costs[0]["hgetall"] > 0
+
+
+async def _commands(queue: Queue) -> dict[str, int]:
+    """Calls of each command since the counts were reset, without those that keep a connection alive."""
+    found = await queue.command("INFO", "commandstats")
+    counts = {name: int(calls) for name, calls in re.findall(r"cmdstat_(\w+):calls=(\d+)", found.decode())}
+    return {name: calls for name, calls in counts.items() if name not in {"ping", "config", "info"}}
+
+
+@pytest.mark.parametrize("ruled", [True, False])
+async def test_turns_wait_for_room_and_every_session_has_all_its_turns(
+    queue: Queue,
+    pools: Pools,
+    health: BackendHealth,
+    small: list[FakeBackend],
+    monkeypatch: pytest.MonkeyPatch,
+    ruled: bool,
+) -> None:
+    """Lengths are what they were to be, in the groups' order, whoever waits. The control has no rule: all begin."""
+    made = await sessions(queue, pools, 12)
+    await pressed(pools, health, *made)
+    if not ruled:
+        monkeypatch.setattr(
+            rooms, "decide", lambda seats, limits, asks, now_ms, life_ms: [each.address for each in asks]
+        )
+    seen = [most_at_once(fake) for fake in small]
+    lengths = [1 + at % 4 for at in range(len(made))]
+    async with asking(pools), asyncio.timeout(30):
+        await asyncio.gather(*(each.turns_of(count) for each, count in zip(made, lengths, strict=True)))
+        if ruled:
+            await until(lambda: _nobody_sits(queue))
+    assert [each.turns for each in made] == [1 + count for count in lengths]
+    assert (max(map(max, seen)) <= FITS) is ruled
+    assert sum((await _loads(queue)).values()) == len(made)
+
+
+async def _nobody_sits(queue: Queue) -> bool:
+    return not await seats(queue)
+
+
+async def _loads(queue: Queue) -> dict[str, int]:
+    return await backends.loads(queue.store, POOL)
+
+
+@pytest.mark.parametrize("much_fewer", [True, False])
+async def test_a_session_moves_when_its_backend_falls_behind_and_another_has_far_fewer(
+    queue: Queue, pools: Pools, health: BackendHealth, small: list[FakeBackend], much_fewer: bool
+) -> None:
+    """The control: as many sessions there as here. Then moving would only cost the prefix."""
+    here, there = small
+    for fake in small:
+        fake.cache.capacity_blocks = 100 * BLOCKS
+    made = await sessions(queue, pools, 6)
+    counts = Counter([await each.turn() for each in made])
+    assert counts == {here.address: 3, there.address: 3}
+    mine = [each for each in made if each.policy.backend and each.policy.backend.address == here.address]
+    others = [each for each in made if each not in mine]
+    for address, behind in ((here.address, True), (there.address, False)):
+        limit = CacheLimit(60_000, behind).text
+        seen = (await pools.view(POOL)).backends[address].breaker
+        await backends.observe(queue.store, POOL, address, seen, backends.call_succeeded, {"room": limit})
+    await until(lambda: _limited(pools))
+    async with asking(pools):
+        if not much_fewer:
+            await asyncio.gather(*(each.turn() for each in others))
+        answered = await asyncio.gather(*(each.turn() for each in mine))
+    moved = list(answered).count(there.address)
+    assert (moved > 0) is much_fewer, answered
+    assert await _loads(queue) == {here.address: 3 - moved, there.address: 3 + moved}
+    assert all(each.policy.moves == 0 for each in made), "a move is no failure"
+
+
+@pytest.mark.parametrize("alive", [False, True])
+async def test_the_seats_of_a_worker_that_died_are_free_after_a_while(
+    queue: Queue,
+    pools: Pools,
+    clients: InferenceClients,
+    health: BackendHealth,
+    small: list[FakeBackend],
+    monkeypatch: pytest.MonkeyPatch,
+    alive: bool,
+) -> None:
+    """The control: the worker lives, and its long turns keep their room for longer than a seat lasts."""
+    monkeypatch.setattr(rooms, "LIFE_MS", 1_000.0)
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    made = await sessions(queue, pools, 6)
+    await pressed(pools, health, *made)
+    survivor = Pools(queue.store, clients)
+    late = Session(survivor, made[FITS].work.held)
+    async with asking(survivor), contextlib.AsyncExitStack() as worker, asyncio.timeout(20):
+        await worker.enter_async_context(asking(pools))
+        small[0].latency_ms = 60_000
+        long = [asyncio.create_task(each.turn()) for each in made[:FITS]]
+        await small[0].wait_running(FITS)
+        small[0].latency_ms = 0
+        turn = asyncio.create_task(late.turn())
+        await until(lambda: _waits(queue, late))
+        first = await seats(queue)
+        if not alive:
+            await worker.aclose()
+            for each in long:
+                each.cancel()
+        await until(lambda: _later(queue, first) if alive else _done(turn))
+        assert turn.done() is not alive
+        for each in (*long, turn):
+            each.cancel()
+        await asyncio.gather(*long, turn, return_exceptions=True)
+
+
+async def _waits(queue: Queue, session: Session) -> bool:
+    found = (await seats(queue)).get(session.work.held.token)
+    return found is not None and found.state is SeatState.WAITING
+
+
+async def _later(queue: Queue, first: dict[str, Seat]) -> bool:
+    """Every seat that there was has been renewed beyond its first end."""
+    found = await seats(queue)
+    return all(ref in found and found[ref].until_ms >= seat.until_ms + 1_000 for ref, seat in first.items())
+
+
+async def _done(turn: "asyncio.Task[str]") -> bool:
+    return turn.done()
+
+
+async def test_a_turn_begins_when_its_patience_is_over(
+    queue: Queue, pools: Pools, health: BackendHealth, small: list[FakeBackend]
+) -> None:
+    """Other sessions have all the room, without end: no rollout fails for that."""
+    made = await sessions(queue, pools, 8)
+    await pressed(pools, health, *made)
+    for number, fake in enumerate(small):
+        there = Seat(fake.address, 10_000, SeatState.RUNNING, 0.0, 1e15)
+        known = (await backends.seat(queue.store, POOL, Seats("unknown"), {}))[0]
+        assert (await backends.seat(queue.store, POOL, known, {f"other {number}": there}))[1]
+    late = Session(pools, made[0].work.held, budget_s=2.0)
+    async with asking(pools), asyncio.timeout(10):
+        await late.turn()
+    clock = late.policy._clock
+    assert 0.3 < clock.stalled_s < 1.0, (
+        "a half of what a turn may wait for infrastructure, which is a half of RUN's time"
+    )
+    assert pools.waits.text == ""
+
+
+async def test_a_worker_whose_user_may_not_write_seats_has_its_turns(
+    queue: Queue, clients: InferenceClients, settings: RedisSettings, pools: Pools, health: BackendHealth, small: Any
+) -> None:
+    """As one whose Redis has the users of an older release."""
+    made = await sessions(queue, pools, 8)
+    await pressed(pools, health, *made)
+    rules = acl.users(settings.namespace)[f"{settings.namespace}-worker"]
+    older = rules.replace(f" ~{queue.keys.prefix}seats:*", "")
+    assert older != rules
+    await queue.command("ACL", "SETUSER", "older", "reset", "on", ">secret", *older.split())
+    about = settings.__class__(
+        url=settings.url, namespace=settings.namespace, username="older", password="secret", outage_ms=1_000
+    )
+    client = connect(about)
+    try:
+        mine = Pools(Queue(client, queue.keys).store, clients)
+        answered = await Session(mine, made[0].work.held).turn()
+        assert answered in {fake.address for fake in small}
+    finally:
+        await client.aclose()
+        await queue.command("ACL", "DELUSER", "older")

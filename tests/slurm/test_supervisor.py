@@ -1,0 +1,182 @@
+"""One supervisor acts at a time, whatever becomes of the one before."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from slurm import spec_file
+from slurm.script import watch_script
+from slurm.spec import Deployment
+from slurm.supervisor import lock as lock_module
+from slurm.supervisor import places
+from slurm.supervisor.lock import Busy, Superseded, Supervisor, WatchLock, exclusive
+from slurm.supervisor.watch import Watch
+from tests.slurm.conftest import Fake
+
+pytestmark = pytest.mark.anyio
+OWN = "7|d.watch|RUNNING|n1|1:00|59:00|None\n"
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Deployment:
+    return spec_file.deployment({"name": "d", "shared": str(tmp_path / "shared"), "redis": {}, "watch": {}})
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[..., WatchLock]:
+    """Locks of one deployment: by holder, and the job that it is."""
+    (tmp_path / "watch").mkdir()
+
+    def lock(holder: str, job: str = "") -> WatchLock:
+        return WatchLock(tmp_path / "watch", tmp_path / "guard", holder=holder, job=job, stale_s=30)
+
+    return lock
+
+
+def aged(directory: Path, seconds: float) -> None:
+    """As if the holder had said nothing for so long."""
+    state = directory / "supervisor.json"
+    at = state.stat().st_mtime - seconds
+    os.utime(state, (at, at))
+
+
+async def test_one_stands_by_until_the_other_leaves_and_learns_what_it_knew(made: Callable[..., WatchLock]) -> None:
+    first, second = made("a:1"), made("b:2")
+    assert await first.hold() is not None
+    assert await first.hold() is not None, "its own, renewed"
+    assert await second.hold() is None
+    await first.leave({"node": 12.5})
+    left = await second.hold()
+    assert left is not None
+    assert (left.low_s, second.read().term, second.read().holder) == ({"node": 12.5}, 2, "b:2")
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+async def test_one_that_stood_still_acts_no_more(
+    made: Callable[..., WatchLock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
+) -> None:
+    """The control has no fence: there both act."""
+    first, second = made("a:1"), made("b:2")
+    await first.hold()
+    aged(tmp_path / "watch", 29)
+    assert await second.hold() is None
+    aged(tmp_path / "watch", 2)
+    assert await second.hold() is not None
+    if not fenced:
+        monkeypatch.setattr(first, "read", lambda: Supervisor(term=1))
+    acted = []
+    for each in (first, second):
+        with contextlib.suppress(Superseded):
+            async with each.acting():
+                acted.append(each)
+    assert acted == ([second] if fenced else [first, second])
+
+
+@pytest.mark.parametrize(("state", "over"), [("RUNNING", False), ("COMPLETED", True), ("TIMEOUT", True)])
+async def test_a_holder_whose_job_has_ended_is_not_waited_for(
+    made: Callable[..., WatchLock], fake: Fake, state: str, over: bool
+) -> None:
+    fake.answers("squeue", f"{state}\n")
+    await made("a:1", "7").hold()
+    assert (await made("b:2", "8").hold() is not None) is over
+    again = made("c:3", "8" if over else "7")
+    assert await again.hold() is not None, "the same job, which runs again"
+
+
+async def test_while_one_acts_nobody_takes_its_place(
+    made: Callable[..., WatchLock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may stand still in the middle of a command of Slurm."""
+    monkeypatch.setattr(lock_module, "BUSY_S", 0.1)
+    first, second = made("a:1"), made("b:2")
+    await first.hold()
+    aged(tmp_path / "watch", 100)
+    async with first.acting():
+        with pytest.raises(Busy, match="another process has held"):
+            await second.hold()
+    assert await second.hold() is not None
+
+
+async def test_jobs_of_an_ended_chain_take_it_no_more(made: Callable[..., WatchLock]) -> None:
+    job, by_hand = made("a:1", "7"), made("b:2")
+    await job.hold()
+    async with made("c:3").taken():
+        pass
+    with pytest.raises(Superseded):
+        async with job.acting():
+            pass
+    assert await job.hold() is None
+    by_hand.reopen()
+    assert await job.hold() is not None
+
+
+async def test_a_supervisor_sees_to_it_that_another_follows(found: Deployment, fake: Fake) -> None:
+    """Before its limit, or at its end, whatever ends it. Redis is asked for though it does not answer."""
+    fake.answers("squeue", OWN)
+    watch = Watch(lambda: found, job="7")
+    await watch.look()
+    sent = [call["stdin"] for call in fake.calls if call["argv"][0] == "sbatch"]
+    assert [text.splitlines()[1].split(".")[1] for text in sent] == ["watch", "redis"]
+    assert "#SBATCH --dependency='after:7+50?afterany:7'" in sent[0]
+    fake.answers("squeue", OWN + "17|d.watch|PENDING||0:00|1:00:00|Dependency\n18|d.redis|RUNNING|n1|9|59:00|None\n")
+    await watch.look()
+    assert len(fake.argvs("sbatch")) == 2
+
+
+async def test_a_supervisor_that_stood_still_in_its_look_submits_nothing(
+    found: Deployment, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another takes the lock after it has looked at Slurm's tasks."""
+    fake.answers("squeue", OWN)
+    watch = Watch(lambda: found, job="7")
+
+    async def slow(*names: object) -> list[object]:
+        monkeypatch.undo()
+        os.environ["FAKE_SLURM"], os.environ["PATH"] = str(fake.place), path
+        aged(places.directory(found.shared), 100)
+        assert await places.lock(found).hold() is not None
+        return []
+
+    path = os.environ["PATH"]
+    monkeypatch.setattr("slurm.supervisor.watch.tasks", slow)
+    try:
+        assert await watch.look() == {}
+    finally:
+        os.environ.pop("FAKE_SLURM")
+    assert fake.argvs("sbatch") == []
+    assert "has taken over (term 2): standing by" in capsys.readouterr().err
+
+
+async def test_jobs_of_the_chain_that_fail_at_once_are_followed_by_none(found: Deployment, fake: Fake) -> None:
+    fake.answers("squeue", OWN + "".join(f"{job}|d.watch|FAILED|n1|0:01|59:00|None\n" for job in (4, 5, 6)))
+    await Watch(lambda: replace(found, redis=None), job="7").look()
+    assert fake.argvs("sbatch") == []
+
+
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [("01:00:00", "after:7+50?afterany:7"), ("1", "after:7+1?afterany:7"), ("UNLIMITED", "afterany:7"),
+     ("2-0", "after:7+2592?afterany:7")],
+)  # fmt: skip
+def test_the_successor_begins_before_the_limit(found: Deployment, time: str, said: str) -> None:
+    assert found.watch is not None
+    text = watch_script(replace(found, watch=replace(found.watch, time=time)), after="7").text
+    assert f"--dependency={said}" in text.replace("'", "")
+
+
+async def test_those_who_submit_take_turns(tmp_path: Path) -> None:
+    order = []
+
+    async def one(name: str) -> None:
+        async with exclusive(tmp_path / "guard"):
+            order.append(name)
+            await asyncio.sleep(0.01)
+            order.append(name)
+
+    await asyncio.gather(*(one(name) for name in "abc"))
+    assert order[::2] == order[1::2]

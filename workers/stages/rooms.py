@@ -1,0 +1,179 @@
+"""Turns of this process that wait for room in the caches of their pools, and the seats that its sessions have there.
+
+While a pool is short of room (`PoolView.limits`), each turn asks the pool's ledger before it begins. The turns of one
+process ask together: when one of them comes, and once a second while any waits. A seat that its process does not renew
+ends by itself. Nobody waits for longer than its patience, whatever the ledger, Redis or other processes do.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from prorl_mq.clock import monotonic
+from prorl_mq.rules.routing.room import Ask, CacheLimit, Seat, SeatState, decide
+from prorl_mq.schema.ids import public
+from prorl_mq.store import pools as backends
+from prorl_mq.store.pools import PoolView, Seats
+from prorl_mq.store.server.faults import FAULTS
+from prorl_mq.store.store import Store
+from workers import metrics
+from workers.inference.waits import Waits
+from workers.node.sweeping import repeat
+
+ASK_S: Final = 1.0  # between two questions for turns that wait
+LIFE_MS: Final = 30_000.0  # of a seat that is not renewed
+TRIES: Final = 8  # of one question, while other processes change the ledger
+log = logging.getLogger("workers.stages.rooms")
+
+
+class _Turn:
+    """A turn that is to begin."""
+
+    def __init__(self, ask: Ask, since: float) -> None:
+        self.ask, self.since = ask, since
+        self.asked = False
+        self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+
+class Rooms:
+    """The ledgers of the pools in which this process has sessions."""
+
+    def __init__(self, store: Store, view: Callable[[str], Awaitable[PoolView]], waits: Waits) -> None:
+        self._store, self._view, self._waits = store, view, waits
+        self._ledgers: dict[str, _PoolLedger] = {}
+        self._due = asyncio.Event()
+
+    async def run(self) -> None:
+        """Asks for turns that wait, and renews seats, until it is cancelled."""
+        await repeat(self._turn, every_s=ASK_S, what="ask for room in pools")
+
+    async def begin(self, pool: str, ask: Ask, since: float) -> str:
+        """The backend on which a turn may begin now, after a wait where there is no room. `since`: when it asked first,
+        on this process's clock; the ask's own time is not read.
+        """
+        ledger = self._ledgers.setdefault(pool, _PoolLedger(self._store, pool))
+        turn = ledger.turns[ask.ref] = _Turn(ask, since)
+        self._due.set()
+        started = monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, since + ask.patience_ms / 1000 - started)):
+                await ledger.ask((await self._view(pool)).limits, turn)
+                if not turn.answer.done():
+                    with self._waits.noted(f"room in the caches of pool {public(pool)!r}"):
+                        await turn.answer
+        except TimeoutError:
+            ledger.take(ask)
+        except FAULTS as error:
+            log.warning("the ledger of pool %r cannot be asked, a turn begins without it: %s", pool, error)
+        finally:
+            ledger.turns.pop(ask.ref, None)
+            metrics.room_seconds.observe(monotonic() - started)
+        return turn.answer.result() if turn.answer.done() and not turn.answer.cancelled() else ask.address
+
+    def ended(self, pool: str, ref: str, tokens: int) -> None:
+        """A turn of a session has ended, whose context has so many tokens now."""
+        if pool in self._ledgers:
+            self._ledgers[pool].end(ref, tokens)
+
+    def left(self, pool: str, ref: str) -> None:
+        """An attempt is over: its seat is free."""
+        if pool in self._ledgers:
+            self._ledgers[pool].leave(ref)
+
+    async def _turn(self) -> None:
+        await self._due.wait()
+        for pool, ledger in list(self._ledgers.items()):
+            await ledger.ask((await self._view(pool)).limits)
+            if ledger.idle:
+                del self._ledgers[pool]
+        if not self._ledgers:
+            self._due.clear()
+
+
+class _PoolLedger:
+    """One pool's ledger as this process knows it, and its own part of that."""
+
+    def __init__(self, store: Store, pool: str) -> None:
+        self._store, self._pool = store, pool
+        self.turns: dict[str, _Turn] = {}  # that want to begin
+        self._known = Seats()
+        self._ahead_ms: float | None = None  # of the service's time before this process's clock
+        self._mine: dict[str, Seat] = {}  # sessions of this process
+        self._news: dict[str, Seat | None] = {}  # of those, that Redis does not know; None: it has left
+        self._asking = asyncio.Lock()
+
+    @property
+    def idle(self) -> bool:
+        return not (self.turns or self._mine or self._news)
+
+    def take(self, ask: Ask) -> None:
+        """A turn begins without being told so."""
+        self._news[ask.ref] = self._mine[ask.ref] = self._seat(ask.address, ask.tokens, SeatState.RUNNING)
+
+    def end(self, ref: str, tokens: int) -> None:
+        if (seat := self._mine.get(ref)) is not None:
+            self._news[ref] = self._mine[ref] = self._seat(seat.address, tokens, SeatState.TOOLS)
+
+    def leave(self, ref: str) -> None:
+        self._mine.pop(ref, None)
+        self._news[ref] = None
+
+    async def ask(self, limits: Mapping[str, CacheLimit], turn: _Turn | None = None) -> None:
+        """Decides about all turns of this process that want to begin, unless `turn` was among those of the question
+        before. Raises Redis's faults.
+        """
+        async with self._asking:
+            if turn is not None and turn.asked:
+                return
+            if not limits:
+                self._relieved()
+                return
+            if self._ahead_ms is None:
+                self._ahead_ms = await self._store.now_ms() - monotonic() * 1000
+            for _ in range(TRIES):
+                if await self._try(limits):
+                    return
+
+    async def _try(self, limits: Mapping[str, CacheLimit]) -> bool:
+        """False if another process has changed the ledger meanwhile: this one knows it then as it is."""
+        now_ms, news, turns = self._now_ms(), dict(self._news), list(self.turns.values())
+        seats = {**self._mine, **self._known.seats, **{ref: seat for ref, seat in news.items() if seat}}
+        seats = {ref: self._renewed(ref, seat, now_ms) for ref, seat in seats.items() if news.get(ref, seat)}
+        asks = [each.ask._replace(since_ms=now_ms - 1000 * (monotonic() - each.since)) for each in turns]
+        answers = decide(seats, limits, asks, now_ms, LIFE_MS)
+        known = self._known.seats
+        rows = {ref: seats.get(ref) for ref in known.keys() | seats.keys() if known.get(ref) != seats.get(ref)}
+        if rows:
+            self._known, done = await backends.seat(self._store, self._pool, self._known, rows)
+            self._ahead_ms = self._known.now_ms - monotonic() * 1000
+            if not done:
+                return False
+        self._news = {ref: seat for ref, seat in self._news.items() if ref not in news or news[ref] is not seat}
+        mine = self._mine.keys() | {each.ref for each in asks if each.ref not in self._news}
+        self._mine = {ref: self._news.get(ref) or seats[ref] for ref in mine if ref in seats}
+        for each, address in zip(turns, answers, strict=True):
+            each.asked = True
+            if address and not each.answer.done():
+                each.answer.set_result(address)
+        return True
+
+    def _relieved(self) -> None:
+        """The pool has no ledger any more; what is left of it in Redis ends by itself."""
+        self._mine, self._news, self._known = {}, {}, Seats()
+        for turn in self.turns.values():
+            with contextlib.suppress(asyncio.InvalidStateError):
+                turn.answer.set_result(turn.ask.address)
+
+    def _renewed(self, ref: str, seat: Seat, now_ms: float) -> Seat:
+        """The seat of a session of this process lasts on while that lives."""
+        due = ref in self._mine and seat.until_ms - now_ms < LIFE_MS / 2
+        return seat._replace(until_ms=now_ms + LIFE_MS) if due else seat
+
+    def _seat(self, address: str, tokens: int, state: SeatState) -> Seat:
+        now_ms = self._now_ms()
+        return Seat(address, tokens, state, now_ms, now_ms + LIFE_MS)
+
+    def _now_ms(self) -> float:
+        return float(round(monotonic() * 1000 + (self._ahead_ms or 0.0)))
