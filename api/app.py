@@ -24,7 +24,7 @@ from prorl_mq.errors import NotFound, ProrlError
 from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import run_ref
 from prorl_mq.schema.strict import Misfit
-from prorl_mq.store import moving
+from prorl_mq.store.moves import moving
 from prorl_mq.store.server.faults import RedisError
 
 READS_ONLY = "this token reads only: whatever changes something needs the other token of its tenant"

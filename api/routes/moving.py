@@ -14,8 +14,8 @@ from prorl_mq.errors import Conflict, InvalidBatch, NotFound
 from prorl_mq.rules.reach import ANY
 from prorl_mq.schema.ids import RunRef, public
 from prorl_mq.schema.messages import Name
-from prorl_mq.store import moving
-from prorl_mq.store.moving import RunPage
+from prorl_mq.store.moves import moving
+from prorl_mq.store.moves.moving import RunPage
 from prorl_mq.store.store import Store
 from prorl_mq.store.verbs.moves import DepartedRun
 
@@ -71,7 +71,7 @@ def _operator(request: Request) -> None:
 
 @operation("GET", "/v1/runs/{run}/departure")
 async def departure_of_run(store: Store, run: RunRef) -> Departure:
-    """The departure by which a run has left for another cell, while its keys are here. For the router."""
+    """The departure of a run that has left for another cell, while its keys are still here. For the router."""
     found = await moving.left(store, run)
     if found is None:
         raise NotFound(f"run {public(run)!r} is not leaving")

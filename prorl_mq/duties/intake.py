@@ -58,9 +58,10 @@ from prorl_mq.schema.messages import BatchAccepted, BatchRequest
 from prorl_mq.schema.status import CancelAnswer, ForkAnswer, PauseAnswer
 from prorl_mq.service import cancel, fork, inspect, pause, submit
 from prorl_mq.service.backends import Registrar
-from prorl_mq.store import moving, results, runs
+from prorl_mq.store import results, runs
 from prorl_mq.store.direct import cancellable, consumers, mail
 from prorl_mq.store.direct.mail import IntakeEntry, Mail, Weight
+from prorl_mq.store.moves import moving
 from prorl_mq.store.pools import BackendInfo
 from prorl_mq.store.server import fitness
 from prorl_mq.store.server.faults import FAULTS, FaultKind, RedisError, is_everybodys, kind_of

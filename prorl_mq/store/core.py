@@ -19,8 +19,8 @@ from prorl_mq.errors import ServerUnfit
 from prorl_mq.rules.memory import Memory
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.items import Lane
-from prorl_mq.store.away import AWAY, elsewhere
 from prorl_mq.store.layout.keys import Keys, lane_name
+from prorl_mq.store.moves.away import AWAY, elsewhere
 from prorl_mq.store.payloads.files import PayloadFiles
 from prorl_mq.store.scripts import script
 from prorl_mq.store.server.connection import OUTAGES, ask, ask_many, patiently

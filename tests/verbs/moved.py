@@ -2,8 +2,8 @@
 
 from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome, Stage
-from prorl_mq.store import moving
 from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.moves import moving
 from prorl_mq.store.verbs.moves import DepartedRun
 from tests.support.queue import RUN, Queue, record
 from tests.verbs.places import JOB

@@ -7,8 +7,9 @@ from prorl_mq.errors import InvalidBatch, RunArriving
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.service.fsck.look import look
-from prorl_mq.store import moving, runs
-from prorl_mq.store.moving import Copied, RunPage
+from prorl_mq.store import runs
+from prorl_mq.store.moves import moving
+from prorl_mq.store.moves.moving import Copied, RunPage
 from prorl_mq.store.verbs.moves import BEGUN_MS, NOTED_MS
 from tests.support.queue import RUN, Queue
 from tests.verbs.lost import Act, case

@@ -4,7 +4,7 @@ import pytest
 
 from prorl_mq.errors import RunMoved
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store import moving
+from prorl_mq.store.moves import moving
 from prorl_mq.store.verbs.moves import DepartedRun
 from tests.support.queue import RUN, Queue
 from tests.verbs.lost import Act, case

@@ -3,7 +3,7 @@
 import pytest
 
 from prorl_mq.service.fsck.look import look
-from prorl_mq.store import moving
+from prorl_mq.store.moves import moving
 from tests.support.queue import RUN, Queue
 from tests.verbs.lost import Act, case
 from tests.verbs.moved import MOVER, copied, departed, other, published

@@ -9,9 +9,9 @@ from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.items import Lane, Pause, Resume
 from prorl_mq.schema.lifecycle import State, Verb, rules
 from prorl_mq.schema.status import PauseEnd
-from prorl_mq.store.away import elsewhere
 from prorl_mq.store.core import EVENTS_CAP, Core, Repeat, texts
 from prorl_mq.store.layout.keys import GROUP
+from prorl_mq.store.moves.away import elsewhere
 
 
 class PauseVerbs(Core):

@@ -14,7 +14,7 @@ from prorl_mq.schema.ids import RunRef, public, tenant_of
 from prorl_mq.schema.intake import REPORT_FIELD, RESULT_FIELD, TRAINERS
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store.audit.reads import MOVING, pages
-from prorl_mq.store.away import elsewhere
+from prorl_mq.store.moves.away import elsewhere
 from prorl_mq.store.payloads import reading
 from prorl_mq.store.payloads.files import PayloadDamaged
 from prorl_mq.store.payloads.name import WITHIN
