@@ -73,15 +73,15 @@ class Filed(Log):
 
     def __init__(self, *about: Any, files: dict[str, bytes] | None = None, **more: Any) -> None:
         super().__init__(*about, **more)
-        self.files = {} if files is None else files
+        self.by_name = {} if files is None else files
 
     async def keep_file(self, data: bytes) -> str:
-        name = f"file:{len(self.files)}"
-        self.files[name] = data
+        name = f"file:{len(self.by_name)}"
+        self.by_name[name] = data
         return name
 
     async def kept_file(self, name: str) -> bytes | None:
-        return self.files.get(name)
+        return self.by_name.get(name)
 
 
 async def compact(history: History) -> list[Message] | None:
@@ -136,7 +136,7 @@ async def test_who_asks_for_none_has_none_and_pays_nothing() -> None:
     policy, log = Expert(TEXTS), Filed()
     trajectory = await rollout(log, World(), policy, of=None)
     assert all(segment.routes is None for segment in trajectory.segments)
-    assert (policy.experts.asked, log.files, policy.again) == ([], {}, 0)
+    assert (policy.experts.asked, log.by_name, policy.again) == ([], {}, 0)
     asked = await rollout(Filed(), World(), Expert(TEXTS))
     bare = [msgspec.structs.replace(segment, routes=None) for segment in asked.segments]
     assert [encode(each) for each in bare] == [encode(each) for each in trajectory.segments]
@@ -170,7 +170,7 @@ async def test_a_rollout_that_was_cut_has_the_routes_that_its_log_kept(cut_at: i
     undisturbed = await rollout(Filed(), World(), Expert(TEXTS), **more)
     turn = (cut_at + 1) // 2
     after = Expert(TEXTS[turn:], turn, flavour=1)
-    found = await rollout(Filed(first.records, files=first.files), world, after, **more)
+    found = await rollout(Filed(first.records, files=first.by_name), world, after, **more)
     assert after.again == 0
     ends = [end for _, end in before.experts.asked][:turn]
     at = len(ends)
@@ -239,7 +239,7 @@ async def test_a_fork_has_the_routes_of_what_it_inherits(turn: int, compacts: bo
     log = Filed()
     parent = await rollout(log, World(), Expert(TEXTS), **more)
     base = of_trajectory(parent, turn) if ended else of_log(log.records[: 2 * turn + 2])
-    child = Filed(base, files=log.files, rebuilds=True, inherited=turn + 1)
+    child = Filed(base, files=log.by_name, rebuilds=True, inherited=turn + 1)
     child.world = World()
     policy = Expert(OTHERS, turn + 1)
     found = await rollout_of(child, policy, turn, more)

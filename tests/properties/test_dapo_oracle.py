@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prorl_mq.schema.dapo import Dapo, Surplus
-from prorl_mq.schema.ids import JobRef, job_parts
+from prorl_mq.schema.ids import JobRef, RunRef, job_parts
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
@@ -65,11 +65,13 @@ class Mortal(Store):
     life = 0
     after = False
 
-    async def call(self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int) -> Any:
+    async def call(
+        self, verb: str, keys: list[str], arguments: Any, *raw: bytes | int, of_run: RunRef | None = None
+    ) -> Any:
         self.life -= 1
         if self.life == 0 and not self.after:
             raise Died
-        answer = await super().call(verb, keys, arguments, *raw)
+        answer = await super().call(verb, keys, arguments, *raw, of_run=of_run)
         if self.life == 0:
             raise Died
         return answer

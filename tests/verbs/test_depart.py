@@ -3,6 +3,7 @@
 import pytest
 
 from prorl_mq.errors import RunMoved
+from prorl_mq.rules.groups import Withdrawal
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.moves import moving
 from prorl_mq.store.verbs.moves import DepartedRun
@@ -51,7 +52,7 @@ async def test_what_comes_after_it_is_refused_and_names_the_cell(queue: Queue) -
         queue.store.submit(batch, [group]),
         queue.store.admit(RUN, [waits]),
         queue.store.configure(RUN, b"{}"),
-        queue.store.withdraw(RUN, {waits.ref: batch.ref}, "cancel"),
+        queue.store.withdraw(RUN, {waits.ref: batch.ref}, Withdrawal.CANCEL),
         queue.store.halt(batch.ref, "cancelled"),
         queue.store.ack(RUN, []),
         queue.store.hold_run(RUN, 1 << 50),
