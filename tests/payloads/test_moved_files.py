@@ -1,0 +1,64 @@
+"""Payload files of a run that moves to another cell: none is collected on its way, and none that may be there is missed."""
+
+import pytest
+
+from prorl_mq.errors import PayloadUnavailable
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.layout.keys import Keys
+from prorl_mq.store.moves import moving
+from prorl_mq.store.payloads import reading
+from prorl_mq.store.payloads.files import PayloadFiles
+from prorl_mq.store.payloads.name import PayloadFile
+from tests.payloads.conftest import TENANT, age, under
+from tests.payloads.test_collect import DATA, collected, commit, finish, put
+from tests.support.queue import RUN, Queue
+from tests.verbs.moved import MOVER, copied, departed
+
+pytestmark = pytest.mark.anyio
+
+
+async def kept(queue: Queue) -> PayloadFile:
+    """A result that nobody has acknowledged, whose trajectory is in a file."""
+    held = await queue.hold(Stage.RUN)
+    file = await put(queue, held)
+    await finish(queue, await commit(queue, held, file), file)
+    await queue.settle()
+    await queue.command("UNLINK", *await queue.command("KEYS", f"{queue.keys.prefix}job:*"))  # they go by their TTL
+    return file
+
+
+async def test_a_file_of_a_run_on_its_way_is_kept_in_both_cells(queue: Queue, files: PayloadFiles) -> None:
+    """Both have one directory here: what neither names goes."""
+    file = await kept(queue)
+    there = Queue(queue.redis, Keys(f"{queue.keys.namespace}-b"))
+    await there.prepare()
+    there.store.payloads = files
+    await there.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    departure = await departed(queue)
+    age(files, file)
+    await collected(queue, files)
+    assert await reading.get(queue.store, RUN, str(file)) == DATA
+    assert await copied(queue, there, departure) == "opened"
+    await moving.clear(queue.store, RUN, departure)
+    age(files, file)
+    await collected(there, files)
+    assert await reading.get(there.store, RUN, str(file)) == DATA
+
+
+async def test_a_directory_that_is_away_ends_the_move_and_a_file_that_is_lost_does_not(
+    queue: Queue, files: PayloadFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = await kept(queue)
+    departure = await departed(queue)
+    monkeypatch.setattr(reading, "READ_S", 0.1)
+    monkeypatch.setattr(reading.get, "__kwdefaults__", {"within_s": 0.1})
+    away = files.directory.rename(files.directory.with_name("away"))
+    with pytest.raises(PayloadUnavailable, match="is not on this host"):
+        await moving.page(queue.store, RUN, departure, "")
+    away.rename(files.directory)
+    page = await moving.page(queue.store, RUN, departure, "")
+    assert [each.key for each in page.writes if each.command == moving.FILE] == [str(file)]
+    files.path(TENANT, file).unlink()
+    page = await moving.page(queue.store, RUN, departure, "")
+    assert [each.key for each in page.writes if each.command == moving.FILE] == []
+    assert under(files.directory) == set()
