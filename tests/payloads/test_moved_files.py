@@ -1,4 +1,4 @@
-"""Payload files of a run that moves to another cell: none is collected on its way, and none that may be there is missed."""
+"""Payload files of a run that moves to another cell: none is collected on its way, none that may be there is missed."""
 
 import pytest
 
