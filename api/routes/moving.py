@@ -14,8 +14,8 @@ from prorl_mq.errors import Conflict, InvalidBatch, NotFound
 from prorl_mq.rules.reach import ANY
 from prorl_mq.schema.ids import RunRef, public
 from prorl_mq.schema.messages import Name
-from prorl_mq.store.moves import moving
-from prorl_mq.store.moves.moving import RunPage
+from prorl_mq.store.moves import moving, pages
+from prorl_mq.store.moves.pages import RunPage
 from prorl_mq.store.store import Store
 from prorl_mq.store.verbs.moves import DepartedRun
 
@@ -93,7 +93,7 @@ async def depart_run(request: Request, store: Store, run: RunRef, departing: Dep
 async def read_departed(request: Request, store: Store, run: RunRef, order: PageOrder) -> Response:
     """A page of what a run that has left is made of."""
     _operator(request)
-    found = await moving.page(store, run, order.id, order.after)
+    found = await pages.page(store, run, order.id, order.after)
     return Response(msgspec.msgpack.encode(found), media_type=MSGPACK)
 
 

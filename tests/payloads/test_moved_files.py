@@ -5,7 +5,7 @@ import pytest
 from prorl_mq.errors import PayloadUnavailable
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.layout.keys import Keys
-from prorl_mq.store.moves import moving
+from prorl_mq.store.moves import moving, pages
 from prorl_mq.store.payloads import reading
 from prorl_mq.store.payloads.files import PayloadFiles
 from prorl_mq.store.payloads.name import PayloadFile
@@ -54,11 +54,11 @@ async def test_a_directory_that_is_away_ends_the_move_and_a_file_that_is_lost_do
     monkeypatch.setattr(reading.get, "__kwdefaults__", {"within_s": 0.1})
     away = files.directory.rename(files.directory.with_name("away"))
     with pytest.raises(PayloadUnavailable, match="is not on this host"):
-        await moving.page(queue.store, RUN, departure, "")
+        await pages.page(queue.store, RUN, departure, "")
     away.rename(files.directory)
-    page = await moving.page(queue.store, RUN, departure, "")
-    assert [each.key for each in page.writes if each.command == moving.FILE] == [str(file)]
+    page = await pages.page(queue.store, RUN, departure, "")
+    assert [each.key for each in page.writes if each.command == pages.FILE] == [str(file)]
     files.path(TENANT, file).unlink()
-    page = await moving.page(queue.store, RUN, departure, "")
-    assert [each.key for each in page.writes if each.command == moving.FILE] == []
+    page = await pages.page(queue.store, RUN, departure, "")
+    assert [each.key for each in page.writes if each.command == pages.FILE] == []
     assert under(files.directory) == set()

@@ -8,8 +8,8 @@ from prorl_mq.schema.codec import decode
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.service.fsck.look import look
 from prorl_mq.store import runs
-from prorl_mq.store.moves import moving
-from prorl_mq.store.moves.moving import Copied, RunPage
+from prorl_mq.store.moves import moving, pages
+from prorl_mq.store.moves.pages import Copied, RunPage
 from prorl_mq.store.verbs.moves import BEGUN_MS, NOTED_MS
 from tests.support.queue import RUN, Queue
 from tests.verbs.lost import Act, case
@@ -46,7 +46,7 @@ async def test_nothing_of_it_is_written_to_but_by_its_move(queue: Queue) -> None
     there = await other(queue)
     assert await there.store.arrive(RUN, "begin", mover=MOVER, cell="a") == ("begun", "")
     departure = await departed(queue)
-    page = await moving.page(queue.store, RUN, departure, "")
+    page = await pages.page(queue.store, RUN, departure, "")
     for _ in range(2):  # a page may be written again
         more = RunPage(page.writes, "more", page.namespace)
         assert await moving.take(there.store, RUN, MOVER, departure, more) == ("written", "")

@@ -87,7 +87,9 @@ class MoveVerbs(Core):
         word, arrived = await self.call("arrive", [*names, *places], about, *raw)
         return text(word), text(arrived)
 
-    async def vacate(self, run: RunRef, departure: str, keys: Sequence[str], *, last: bool = False) -> str:
-        """Removes keys of a run that has left, with `last` all but a note of its cell: `vacated` or `already`."""
+    async def vacate(self, run: RunRef, departure: str, keys: Sequence[str], *, last: str = "") -> str:
+        """Removes keys of a run that has left, and all but a note of its cell where Redis is still the server `last`:
+        `vacated`, `already` or `restarted`.
+        """
         about = {"id": departure, "last": last, "ttl_ms": NOTED_MS}
         return text(await self.call("vacate", [self.keys.away(run), self.keys.departed(run), *keys], about))
