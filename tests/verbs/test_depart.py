@@ -1,6 +1,7 @@
 """depart: a run of which nothing is in flight ends in its cell, and nothing is written to it there any more."""
 
 import pytest
+from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.duties.intake import Intake
 from prorl_mq.errors import RunMoved
@@ -107,3 +108,15 @@ async def test_no_message_of_its_intake_is_carried_out_where_it_was(queue: Queue
         answer = await Intake(queue.store).answer(RUN, "1-1", encode(message))
         assert (answer.ok, answer.status) == (False, 421), message
         assert "is in cell b" in (answer.error or "")
+
+
+async def test_a_run_leaves_a_redis_that_is_full(queue: Queue) -> None:
+    await published(queue)
+    await queue.command("CONFIG", "SET", "maxmemory", 1, "maxmemory-policy", "noeviction")
+    try:
+        with pytest.raises(OutOfMemoryError):
+            await queue.command("ZADD", queue.keys.leaving, 1, RUN)
+        departure = await departed(queue)
+        assert await moving.clear(queue.store, RUN, departure) == "vacated"
+    finally:
+        await queue.command("CONFIG", "SET", "maxmemory", 0)
