@@ -16,6 +16,11 @@ from prorl_mq.clock import monotonic
 
 TRY_S: Final = 0.5
 STEP_S: Final = 120.0  # for one step's answer
+GONE: Final = frozenset({404, 421})  # statuses of a run that is in its cell no longer
+
+
+class _Elsewhere(Problem):
+    """A run that is to be moved is where it shall go already, by no departure that this caller knows."""
 
 
 class Mover:
@@ -32,6 +37,17 @@ class Mover:
         """Waits so long until nothing of the run is in flight. Raises `Problem`, `CellRefusal` or `CellLost`; repeat it
         then.
         """
+        try:
+            return await self._once(to, within_s)
+        except _Elsewhere:  # another caller may have moved it meanwhile
+            self._directory.forget(self._run, self._headers)
+        except CellRefusal as refusal:
+            if refusal.status not in GONE:
+                raise
+            self._directory.forget(self._run, self._headers)
+        return await self._once(to, within_s)
+
+    async def _once(self, to: Cell, within_s: float) -> dict[str, str]:
         source, departure = await self._begun(to)
         if source is None:
             source = await self._directory.holder(self._run, self._headers)
@@ -72,8 +88,10 @@ class Mover:
             case "here" if departure and told["id"] == departure:
                 return True
             case "here":
-                raise Problem(
-                    409, f"cell {to.name} has another run {self._run!r}: end that one first, or move this elsewhere"
+                raise _Elsewhere(
+                    409,
+                    f"cells {source.name} and {to.name} both say that they have run {self._run!r}. Ask each for its "
+                    f"results, to see which your trainer uses; the one of {source.name} may move to a third cell",
                 )
             case _:
                 raise Problem(

@@ -1,6 +1,7 @@
 """A run moves to another cell while others run: nothing of it is lost, doubled or in two cells, wherever that ends."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,10 @@ import httpx
 import msgspec
 import pytest
 
+from api.cells.cell import Cell
+from api.cells.directory import Directory
+from api.cells.moving import Mover
+from api.problems import Problem
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.service.fsck.look import look
@@ -134,6 +139,38 @@ async def test_a_run_with_jobs_in_flight_stays_and_the_answer_says_what_is(here:
         assert moved.json()["state"] == "moved", moved.text
         assert [each["cell"] for each in (await client.get("/v1/runs")).json()["runs"]] == ["b"]
     await clean(here)
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_of_two_that_move_a_run_at_once_the_later_one_finds_it_there(
+    here: Town, monkeypatch: pytest.MonkeyPatch, *, again: bool
+) -> None:
+    """The control: a mover that looks once says that both cells have the run."""
+    await straight(here, "a", groups=1)
+    async with here.worker("a") as worker:
+        await worker.complete()
+    cells = [Cell(name, url) for name, url in here.urls.items()]
+    async with contextlib.AsyncExitStack() as stack:
+        for cell in cells:
+            await cell.open()
+            stack.push_async_callback(cell.close)
+        late, early = Mover(Directory(cells), "r", {}), Mover(Directory(cells), "r", {})
+        begun = late._begun
+
+        async def overtaken(to: Cell) -> tuple[Cell | None, str]:
+            monkeypatch.setattr(late, "_begun", begun)
+            found = await begun(to)
+            await late._directory.holder("r", {})
+            assert (await early.move(to, within_s=20))["state"] == "moved"
+            return found
+
+        monkeypatch.setattr(late, "_begun", overtaken)
+        if again:
+            assert (await late.move(cells[1], within_s=20))["state"] == "there"
+        else:
+            with pytest.raises(Problem, match="both say that they have run 'r'"):
+                await late._once(cells[1], 20)
+    assert await here.holding("r") == ["b"]
 
 
 @pytest.mark.parametrize("steps", range(1, 5))
