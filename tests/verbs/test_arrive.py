@@ -3,14 +3,14 @@
 import pytest
 from redis.exceptions import ResponseError
 
-from prorl_mq.errors import InvalidBatch, RunArriving
+from prorl_mq.errors import InvalidBatch, RunArriving, RunMoved
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.service.fsck.look import look
 from prorl_mq.store import runs
 from prorl_mq.store.moves import moving, pages
 from prorl_mq.store.moves.pages import Copied, RunPage
-from prorl_mq.store.verbs.moves import BEGUN_MS, NOTED_MS
+from prorl_mq.store.verbs.moves import BEGUN_MS
 from tests.support.queue import RUN, Queue
 from tests.verbs.lost import Act, case
 from tests.verbs.moved import MOVER, copied, departed, other, published
@@ -92,7 +92,7 @@ async def test_a_command_that_fails_fails_its_page(queue: Queue) -> None:
 
 
 async def test_a_run_of_which_nothing_comes_is_soon_expected_no_more(queue: Queue) -> None:
-    """Each `begin` prolongs that, the first page makes it last, and a note of where the run has gone outlives it."""
+    """Each `begin` prolongs that, and the first page makes it last."""
     away = queue.keys.away(RUN)
     await queue.store.arrive(RUN, "begin", mover=MOVER, cell="a")
     assert 0 < await queue.command("PTTL", away) <= BEGUN_MS
@@ -102,10 +102,23 @@ async def test_a_run_of_which_nothing_comes_is_soon_expected_no_more(queue: Queu
     await moving.take(queue.store, RUN, MOVER, "1", RunPage([], "more", "elsewhere"))
     await queue.store.arrive(RUN, "begin", mover=MOVER, cell="a")
     assert await queue.command("PTTL", away) == -1
-    await queue.command("HSET", away, "way", "gone")
-    await queue.command("PEXPIRE", away, NOTED_MS)
-    await queue.store.arrive(RUN, "begin", mover=MOVER, cell="a")
-    assert await queue.command("PTTL", away) > BEGUN_MS
+
+
+async def test_a_run_that_shall_come_back_is_where_it_is_until_its_first_page_comes(queue: Queue) -> None:
+    """It may stay there, since its jobs do not end: then this cell names the other one as long as before."""
+    await published(queue)
+    there = await other(queue)
+    await there.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    departure = await departed(queue)
+    await copied(queue, there, departure)
+    await moving.clear(queue.store, RUN, departure)
+    assert await queue.store.arrive(RUN, "begin", mover="m2", cell="b") == ("begun", "")
+    assert isinstance(await moving.where(queue.store, RUN), RunMoved)
+    assert await queue.command("PTTL", queue.keys.away(RUN)) > BEGUN_MS
+    assert await queue.store.arrive(RUN, "page", mover=MOVER) == ("stale", "")
+    assert await queue.store.arrive(RUN, "page", mover="m2") == ("written", "")
+    assert isinstance(await moving.where(queue.store, RUN), RunArriving)
+    assert await queue.command("PTTL", queue.keys.away(RUN)) == -1
 
 
 async def test_a_page_without_a_beginning_is_refused(queue: Queue) -> None:
