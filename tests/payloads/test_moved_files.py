@@ -62,3 +62,19 @@ async def test_a_directory_that_is_away_ends_the_move_and_a_file_that_is_lost_do
     page = await pages.page(queue.store, RUN, departure, "")
     assert [each.key for each in page.writes if each.command == pages.FILE] == []
     assert under(files.directory) == set()
+
+
+async def test_files_that_are_lost_are_looked_for_together(
+    queue: Queue, files: PayloadFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other each would be waited for, and a page ends after a while: here, after the first look."""
+    names = " ".join(f"file:5:{i:064x}" for i in range(40))
+    await kept(queue)
+    await queue.command("XADD", queue.keys.results(RUN), "*", "other", names)
+    departure = await departed(queue)
+    monkeypatch.setattr(reading.get, "__kwdefaults__", {"within_s": 0.1})
+    monkeypatch.setattr(pages, "PAGE_S", 0.05)
+    count, after = 0, ""
+    while (page := await pages.page(queue.store, RUN, departure, after)).after is not None:
+        count, after = count + 1, page.after
+    assert count < 20

@@ -15,7 +15,7 @@ from prorl_mq.schema.intake import REPORT_FIELD, RESULT_FIELD
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store.core import RESTARTS
 from prorl_mq.store.moves.away import elsewhere
-from prorl_mq.store.moves.pages import FILE, PIECE, Copied, RunPage, belongs, own, server_of
+from prorl_mq.store.moves.pages import FEW, FILE, PIECE, Copied, RunPage, belongs, own, server_of
 from prorl_mq.store.payloads import reading
 from prorl_mq.store.results import owned_bytes
 from prorl_mq.store.store import Store
@@ -135,7 +135,7 @@ def _within(value: Any, old: str, new: str) -> Any:
 async def _held(store: Store, run: RunRef) -> int:
     """Bytes of the results that have arrived: a name of a blob may have another length here."""
     size, after = 0, "-"
-    while rows := await store.read("XRANGE", store.keys.departed(run), after, "+", "COUNT", PIECE):
+    while rows := await store.read("XRANGE", store.keys.departed(run), after, "+", "COUNT", FEW):
         for _, (field, body) in rows:
             record = decode(body, GroupRecord) if field == RESULT_FIELD else None
             size += owned_bytes(record, len(body)) if record else len(body) if field == REPORT_FIELD else 0

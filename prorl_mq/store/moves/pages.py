@@ -4,11 +4,13 @@ A cursor of a SCAN means nothing to another server, and a server that restarts i
 begins names its server, and pages begin again where that has changed. Writes may be repeated.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from prorl_mq.clock import monotonic
 from prorl_mq.errors import NotFound, PayloadUnavailable, RedisUnavailable
 from prorl_mq.schema.ids import RunRef, public
 from prorl_mq.schema.intake import TRAINERS
@@ -16,11 +18,16 @@ from prorl_mq.store.audit.reads import MOVING, pages
 from prorl_mq.store.core import RESTARTS
 from prorl_mq.store.payloads import reading
 from prorl_mq.store.payloads.files import PayloadDamaged
-from prorl_mq.store.payloads.name import WITHIN
+from prorl_mq.store.payloads.name import WITHIN, named_file
 from prorl_mq.store.store import Store
 
-PAGE_BYTES: Final = 2 << 20
-PIECE: Final = 256  # members, fields or entries that are read together
+PAGE_BYTES: Final = 2 << 20  # of a page, or a little more
+PAGE_WRITES: Final = 2_000  # that one script carries out: some milliseconds of Redis
+PAGE_S: Final = 5.0  # for which a page is read
+WRITE_BYTES: Final = 64  # of one write, beside its key and words
+FILES: Final = 64  # files that are looked for together
+FEW: Final = 16  # fields or entries that are read first: each may be large
+PIECE: Final = 256  # members or entries that are read together
 STRING_BYTES: Final = 1 << 20
 FILE: Final = "FILE"  # in the place of a command: the contents of a payload file, which is named so
 NAMING: Final = frozenset({"job", "group", "fork", "departed"})  # kinds of keys that name such files
@@ -82,23 +89,47 @@ async def _departed(store: Store, run: RunRef, departure: str) -> tuple[str, byt
 
 async def _some(store: Store, run: RunRef, cursor: str | None, pending: Pending) -> tuple[list[Copied], str, Pending]:
     """Writes of a page, and where the next one begins. `cursor`: None before the first."""
-    writes, size = list[Copied](), 0
-    while size < PAGE_BYTES:
+    writes, size, ends_at = list[Copied](), 0, monotonic() + PAGE_S
+    while size < PAGE_BYTES and len(writes) < PAGE_WRITES and monotonic() < ends_at:
         if not pending:
             if cursor == "0":
                 break
             cursor, pending = await _keys(store, run, cursor or "0")
             continue
-        (key, at), *pending = pending
-        found, rest = await _file(store, run, key) if key.startswith("file:") else await _piece(store, key, at)
+        if files := _files_first(pending):
+            found = [each for each in await asyncio.gather(*(_file(store, run, name) for name in files)) if each]
+            pending = pending[len(files) :]
+        else:
+            (key, at), *pending = pending
+            found, rest = await _piece(store, key, at)
+            pending = [*_naming(key, found), *([] if rest is None else [(key, rest)]), *pending]
         writes += found
-        if key.partition(":")[0] in NAMING:
-            names = {file[0].decode() for each in found for word in each.words for file in WITHIN.finditer(word)}
-            pending += [(name, "0") for name in sorted(names)]
-        size += sum(len(word) for each in found for word in each.words)
-        if rest is not None:
-            pending.insert(0, (key, rest))
+        size += sum(_size(each) for each in found)
     return writes, cursor or "0", pending
+
+
+def _files_first(pending: Pending) -> list[str]:
+    """The files with which it begins, as many as are read together: those that are missing are waited for."""
+    names, size = list[str](), 0
+    for name, _ in pending[:FILES]:
+        file = named_file(name)
+        if file is None or (names and size + file.size > PAGE_BYTES):
+            break
+        names.append(name)
+        size += file.size
+    return names
+
+
+def _naming(key: str, found: Sequence[Copied]) -> Pending:
+    """The files that some writes to a key may name."""
+    if key.partition(":")[0] not in NAMING:
+        return []
+    names = {file[0].decode() for each in found for word in each.words for file in WITHIN.finditer(word)}
+    return [(name, "0") for name in sorted(names)]
+
+
+def _size(copied: Copied) -> int:
+    return WRITE_BYTES + len(copied.key) + sum(map(len, copied.words))
 
 
 async def own(store: Store, run: RunRef) -> AsyncIterator[list[str]]:
@@ -145,7 +176,7 @@ async def _piece(store: Store, name: str, at: str) -> tuple[list[Copied], str | 
             return await _entries(store, name, key, at)
         case b"hash" | b"set" | b"zset":
             command, scan = {b"hash": ("HSET", "HSCAN"), b"set": ("SADD", "SSCAN"), b"zset": ("ZADD", "ZSCAN")}[kind]
-            following, members = await store.read(scan, key, at, "COUNT", PIECE)
+            following, members = await store.read(scan, key, at, "COUNT", FEW if kind == b"hash" else PIECE)
             if kind == b"zset":
                 members = [each for pair in zip(members[1::2], members[::2], strict=True) for each in pair]
             found = [Copied(command, name, list(members[start : start + 512])) for start in range(0, len(members), 512)]
@@ -155,35 +186,51 @@ async def _piece(store: Store, name: str, at: str) -> tuple[list[Copied], str | 
 
 
 async def _entries(store: Store, name: str, key: str, at: str) -> tuple[list[Copied], str | None]:
-    rows = await store.read("XRANGE", key, f"({at}" if at != "0" else "-", "+", "COUNT", PIECE)
-    found = [Copied("XADD", name, [entry, *fields]) for entry, fields in rows]
-    if len(rows) == PIECE:
-        return found, rows[-1][0].decode()
+    """Entries first, then the groups, then what each of them waits for: from `GROUP ENTRY` on."""
+    if " " in at:
+        place, _, start = at.partition(" ")
+        return await _waiting(store, name, key, int(place), start)
+    found, size, count = list[Copied](), 0, FEW
+    while size < PAGE_BYTES and len(found) < PIECE:
+        rows = await store.read("XRANGE", key, f"({at}" if at != "0" else "-", "+", "COUNT", count)
+        found += [Copied("XADD", name, [entry, *fields]) for entry, fields in rows]
+        if len(rows) < count:
+            return [*found, *await _groups(store, name, key)], "0 -"
+        at, size, count = rows[-1][0].decode(), sum(map(_size, found)), len(found)
+    return found, at
+
+
+async def _groups(store: Store, name: str, key: str) -> list[Copied]:
     about, groups = await store.read_many([("XINFO", "STREAM", key), ("XINFO", "GROUPS", key)])
-    facts = dict(zip(about[::2], about[1::2], strict=True))
+    facts, found = dict(zip(about[::2], about[1::2], strict=True)), list[Copied]()
     if not facts[b"length"]:  # one that is made, so that its newest id can be set
         found.append(Copied("XGROUP", name, [b"CREATE", TRAINERS.encode(), b"0", b"MKSTREAM"]))
     found.append(Copied("XSETID", name, [facts[b"last-generated-id"]]))
     for info in groups:
         group = dict(zip(info[::2], info[1::2], strict=True))
-        named = group[b"name"]
-        found.append(Copied("XGROUP", name, [b"CREATE", named, group[b"last-delivered-id"]]))
-        found.append(Copied("XGROUP", name, [b"SETID", named, group[b"last-delivered-id"]]))
-        start = "-"
-        while waiting := await store.read("XPENDING", key, named, start, "+", PIECE):
-            found += [
-                Copied("XCLAIM", name, [
-                    named, consumer, b"0", entry, b"IDLE", b"%d" % idle, b"RETRYCOUNT", b"%d" % times, b"FORCE",
-                    b"JUSTID",
-                ])
-                for entry, consumer, idle, times in waiting
-            ]  # fmt: skip
-            start = f"({waiting[-1][0].decode()}"
-    return found, None
+        words = [group[b"name"], group[b"last-delivered-id"]]
+        found += [Copied("XGROUP", name, [b"CREATE", *words]), Copied("XGROUP", name, [b"SETID", *words])]
+    return found
 
 
-async def _file(store: Store, run: RunRef, name: str) -> tuple[list[Copied], None]:
-    """A payload file; nothing where it is missing or damaged: then the run has lost it.
+async def _waiting(store: Store, name: str, key: str, place: int, start: str) -> tuple[list[Copied], str | None]:
+    """Some of what a group was given and its trainer has not acknowledged. `place`: the group's among all by name."""
+    groups = [dict(zip(info[::2], info[1::2], strict=True)) for info in await store.read("XINFO", "GROUPS", key)]
+    if place >= len(groups):
+        return [], None
+    named = groups[place][b"name"]
+    rows = await store.read("XPENDING", key, named, start, "+", PIECE)
+    found = [
+        Copied("XCLAIM", name, [
+            named, consumer, b"0", entry, b"IDLE", b"%d" % idle, b"RETRYCOUNT", b"%d" % times, b"FORCE", b"JUSTID",
+        ])
+        for entry, consumer, idle, times in rows
+    ]  # fmt: skip
+    return found, f"{place} ({rows[-1][0].decode()}" if len(rows) == PIECE else f"{place + 1} -"
+
+
+async def _file(store: Store, run: RunRef, name: str) -> Copied | None:
+    """A payload file; None where it is missing or damaged: then the run has lost it.
 
     Raises `PayloadUnavailable` where it may be there and cannot be read now: the move is then repeated.
     """
@@ -194,5 +241,5 @@ async def _file(store: Store, run: RunRef, name: str) -> tuple[list[Copied], Non
         lost = isinstance(why, FileNotFoundError) and files is not None and await reading.in_thread(lambda: files.there)
         if not (lost or isinstance(why, PayloadDamaged)):
             raise
-        data = None
-    return ([Copied(FILE, name, [data])] if data else []), None
+        return None
+    return Copied(FILE, name, [data]) if data is not None else None
