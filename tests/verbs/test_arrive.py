@@ -5,6 +5,7 @@ from redis.exceptions import ResponseError
 
 from prorl_mq.errors import InvalidBatch, RunArriving, RunMoved
 from prorl_mq.schema.codec import decode
+from prorl_mq.schema.ids import GroupRef
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.service.fsck.look import look
 from prorl_mq.store import runs
@@ -39,6 +40,21 @@ async def test_all_of_a_run_comes_and_its_results_name_their_blobs_here(queue: Q
     assert await runs.known(there.store) == [RUN]
     report = await look(there.store)
     assert report.violations == []
+
+
+@pytest.mark.parametrize(("field", "value"), [("t:0", "1\tfail\trun\t\tw\t{}\n"), ("family", "{}"), ("s:7", "\xc1{}")])
+async def test_a_text_that_names_a_blob_comes_as_it_is(queue: Queue, field: str, value: str) -> None:
+    """A line of events quotes an error, and what cannot be decoded was of no use before."""
+    await published(queue)
+    there = await other(queue)
+    group, text = GroupRef(f"{RUN}:waits"), value.format(f"{queue.keys.prefix}blob:x").encode("latin-1")
+    await queue.command("HSET", queue.keys.group(group), field, text)
+    await queue.command("XADD", queue.keys.results(RUN), "*", "r", text, "other", "x")
+    await there.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    assert await copied(queue, there, await departed(queue)) == "opened"
+    assert await there.command("HGET", there.keys.group(group), field) == text
+    [*_, (_, fields)] = await there.command("XRANGE", there.keys.results(RUN), "-", "+")
+    assert fields == [b"r", text, b"other", b"x"]
 
 
 async def test_nothing_of_it_is_written_to_but_by_its_move(queue: Queue) -> None:

@@ -3,7 +3,7 @@
 No command comes from the other cell as it is: its words are those of a few commands that add to a key of this very run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -11,16 +11,17 @@ import msgspec
 from prorl_mq.errors import InvalidBatch, NotFound, PayloadUnwritten, RedisUnavailable, RunArriving, RunMoved
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import RunRef, public, tenant_of
-from prorl_mq.schema.intake import REPORT_FIELD, RESULT_FIELD
+from prorl_mq.schema.intake import RESULT_FIELD
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store.core import RESTARTS
 from prorl_mq.store.moves.away import elsewhere
 from prorl_mq.store.moves.pages import FEW, FILE, PIECE, Copied, RunPage, belongs, own, server_of
 from prorl_mq.store.payloads import reading
-from prorl_mq.store.results import owned_bytes
+from prorl_mq.store.results import RESULTS, owned_bytes
 from prorl_mq.store.store import Store
 from prorl_mq.store.verbs.moves import DepartedRun, Write
 
+SAMPLE: Final = b"s:"  # begins the name of a field of a group that holds a packed record
 TOKENS: Final = frozenset(
     {b"token", b"commits", b"made"}
 )  # fields of a job: two cells of one server give the same ones
@@ -104,22 +105,45 @@ async def _store_file(store: Store, run: RunRef, copied: Copied) -> None:
 def _write(store: Store, run: RunRef, namespace: str, copied: Copied) -> Write:
     if copied.command not in COMMANDS or not copied.words or not belongs(run, copied.key):
         raise InvalidBatch(f"{copied.command[:20]!r} on {copied.key[:200]!r} is no part of run {public(run)!r}")
-    kind, words = copied.key.partition(":")[0], copied.words
-    old, new = f"{{{namespace}}}:".encode(), store.keys.prefix.encode()
+    kind, old, new = copied.key.partition(":")[0], f"{{{namespace}}}:".encode(), store.keys.prefix.encode()
     if kind == "job" and copied.command == "HSET":  # they have ended: no worker of this cell has their tokens
-        pairs = zip(words[::2], words[1::2], strict=True)
-        named = {name: new + value.removeprefix(old) if value.startswith(old) else value for name, value in pairs}
-        words = [word for name, value in named.items() for word in (name, b"" if name in TOKENS else value)]
-    elif old != new and kind in {"group", "departed"}:
-        words = [_renamed(word, old + b"blob:", new + b"blob:") for word in words]
+        named = [(name, b"" if name in TOKENS else _moved(value, old, new)) for name, value in _pairs(copied.words)]
+        words = [word for pair in named for word in pair]
+    elif old != new and (kind, copied.command) == ("group", "HSET"):
+        words = _with_records(copied.words, SAMPLE, old, new)
+    elif old != new and (kind, copied.command) == ("departed", "XADD"):
+        words = [copied.words[0], *_with_records(copied.words[1:], RESULT_FIELD, old, new)]
+    else:
+        words = copied.words
     return Write(copied.command, store.keys.prefix + copied.key, words)
 
 
-def _renamed(word: bytes, old: bytes, new: bytes) -> bytes:
-    """A packed record, whose blobs have their names in this cell."""
-    if old not in word:
-        return word
-    return msgspec.msgpack.encode(_within(msgspec.msgpack.decode(word), old.decode(), new.decode()))
+def _pairs(words: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    if len(words) % 2:
+        raise InvalidBatch(f"a field of the page has no value: {words[-1][:64]!r}")
+    return list(zip(words[::2], words[1::2], strict=True))
+
+
+def _moved(value: bytes, old: bytes, new: bytes) -> bytes:
+    return new + value.removeprefix(old) if value.startswith(old) else value
+
+
+def _with_records(words: Sequence[bytes], named: bytes, old: bytes, new: bytes) -> list[bytes]:
+    """Fields with their values, whose packed records are under names that begin so: these name their blobs here."""
+    old, new = old + b"blob:", new + b"blob:"
+    return [
+        word
+        for name, value in _pairs(words)
+        for word in (name, _renamed(value, old, new) if name.startswith(named) and old in value else value)
+    ]
+
+
+def _renamed(record: bytes, old: bytes, new: bytes) -> bytes:
+    try:
+        found = msgspec.msgpack.decode(record)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # as useless there as it was here
+        return record
+    return msgspec.msgpack.encode(_within(found, old.decode(), new.decode()))
 
 
 def _within(value: Any, old: str, new: str) -> Any:
@@ -136,8 +160,15 @@ async def _held(store: Store, run: RunRef) -> int:
     """Bytes of the results that have arrived: a name of a blob may have another length here."""
     size, after = 0, "-"
     while rows := await store.read("XRANGE", store.keys.departed(run), after, "+", "COUNT", FEW):
-        for _, (field, body) in rows:
-            record = decode(body, GroupRecord) if field == RESULT_FIELD else None
-            size += owned_bytes(record, len(body)) if record else len(body) if field == REPORT_FIELD else 0
+        size += sum(_held_by(fields[0], fields[1]) for _, fields in rows)
         after = f"({rows[-1][0].decode()}"
     return size
+
+
+def _held_by(field: bytes, body: bytes) -> int:
+    if field not in RESULTS:
+        return 0
+    try:
+        return owned_bytes(decode(body, GroupRecord), len(body)) if field == RESULT_FIELD else len(body)
+    except msgspec.MsgspecError:
+        return len(body)
