@@ -1,5 +1,7 @@
 """arrive: a run comes into a cell page by page, and nothing of it runs there before all of it has come."""
 
+from typing import Any
+
 import pytest
 from redis.exceptions import ResponseError
 
@@ -98,6 +100,41 @@ async def test_a_page_writes_to_nothing_but_its_run(queue: Queue, command: str, 
     page = RunPage([Copied(command, key, [b"x", b"y"])], "more", "elsewhere")
     with pytest.raises(InvalidBatch, match="is no part of run 'r'"):
         await moving.take(queue.store, RUN, MOVER, "1", page)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        None,
+        {},
+        {"seen": True},
+        {"seen": "yesterday"},
+        {"seen": "nan"},
+        {"seen": "1", "paused": "no number"},
+        {"seen": "1", "unacked": "-1"},
+        {"seen": "1", "cancellable": ["acme:other:b"]},
+        {"seen": "1", "cancellable": [1]},
+        {"seen": "1", "dapo": ["nonsense", "1"]},
+        {"seen": "1", "dapo": [f"{RUN}:b"]},
+        {"seen": "1", "answers": ["nonsense", "1"]},
+        {"seen": "1", "answers": ["1-1", "x"]},
+    ],
+)
+async def test_facts_of_anything_but_its_run_are_refused_before_any_is_written(queue: Queue, facts: Any) -> None:
+    await queue.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    page = RunPage([Copied("HSET", f"run:{RUN}", [b"x", b"y"])], None, "elsewhere", facts)
+    with pytest.raises(InvalidBatch, match="run 'r'"):
+        await moving.take(queue.store, RUN, MOVER, "1", page)
+    assert await queue.command("EXISTS", queue.keys.run(RUN), queue.keys.runs, queue.keys.dapo) == 0
+
+
+async def test_facts_of_its_run_are_taken(queue: Queue) -> None:
+    """The control."""
+    await queue.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    facts = {"seen": "1", "cancellable": [RUN, f"{RUN}:b"], "dapo": [f"{RUN}:b", "2"], "answers": ["1-1", "3"]}
+    page = RunPage([Copied("HSET", f"run:{RUN}", [b"x", b"y"])], None, "elsewhere", facts)
+    assert await moving.take(queue.store, RUN, MOVER, "1", page) == ("opened", "1")
+    assert await queue.command("ZRANGE", queue.keys.dapo, 0, -1) == [f"{RUN}:b".encode()]
 
 
 async def test_a_command_that_fails_fails_its_page(queue: Queue) -> None:

@@ -15,6 +15,7 @@ from prorl_mq.schema.intake import RESULT_FIELD
 from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store.core import RESTARTS
 from prorl_mq.store.moves.away import elsewhere
+from prorl_mq.store.moves.facts import checked
 from prorl_mq.store.moves.pages import FEW, FILE, PIECE, Copied, RunPage, belongs, own, server_of
 from prorl_mq.store.payloads import reading
 from prorl_mq.store.results import RESULTS, owned_bytes
@@ -63,6 +64,7 @@ async def take(store: Store, run: RunRef, mover: str, departure: str, page: RunP
 
     Raises `InvalidBatch` for a page that writes to anything but the run.
     """
+    facts = checked(run, page.facts) if page.after is None else None
     for each in page.writes:
         if each.command == FILE:
             await _store_file(store, run, each)
@@ -71,7 +73,7 @@ async def take(store: Store, run: RunRef, mover: str, departure: str, page: RunP
     if page.after is not None or said[0] != "written":
         return said
     held = await _held(store, run)
-    return await store.arrive(run, "open", mover=mover, departure=departure, facts=page.facts, held=held)
+    return await store.arrive(run, "open", mover=mover, departure=departure, facts=facts, held=held)
 
 
 async def clear(store: Store, run: RunRef, departure: str) -> str:
