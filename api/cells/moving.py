@@ -32,6 +32,7 @@ class Mover:
         self._headers = rights(headers)
         self._path = f"/v1/runs/{quote(run, safe='')}"
         self._name = secrets.token_hex(8)
+        self._files = True  # whether the new cell takes them
 
     async def move(self, to: Cell, *, within_s: float) -> dict[str, str]:
         """Waits so long until nothing of the run is in flight. Raises `Problem`, `CellRefusal` or `CellLost`; repeat it
@@ -84,6 +85,7 @@ class Mover:
         told = await self._ask(to, HTTPMethod.PUT, "/arrival", {"cell": source.name, "mover": self._name})
         match told["state"]:
             case "begun":
+                self._files = told["files"]
                 return False
             case "here" if departure and told["id"] == departure:
                 return True
@@ -99,13 +101,14 @@ class Mover:
                 )
 
     async def _departed(self, source: Cell, to: Cell, within_s: float) -> str:
-        give_up = monotonic() + within_s
+        give_up, asked = monotonic() + within_s, {"cell": to.name, "files": self._files}
         while True:
             try:
-                told = await self._ask(source, HTTPMethod.PUT, "/departure", {"cell": to.name})
+                told = await self._ask(source, HTTPMethod.PUT, "/departure", asked)
             except CellRefusal as busy:
                 if busy.status != 409 or monotonic() > give_up:
                     raise
+                asked = {"cell": to.name}  # for files a cell looks through all of a run
                 await asyncio.sleep(TRY_S)
                 await self._arrived(to, source, "")  # which expects the run for a minute
                 continue
@@ -126,10 +129,10 @@ class Mover:
                 raise unavailable(f"another caller moves run {self._run!r} too: try again")
             after = read["after"]
 
-    async def _ask(self, cell: Cell, method: str, path: str, body: Mapping[str, str]) -> Any:
+    async def _ask(self, cell: Cell, method: str, path: str, body: Mapping[str, Any]) -> Any:
         return msgspec.json.decode(await self._answer(cell, method, path, body))
 
-    async def _answer(self, cell: Cell, method: str, path: str, body: Mapping[str, str]) -> bytes:
+    async def _answer(self, cell: Cell, method: str, path: str, body: Mapping[str, Any]) -> bytes:
         return await self._sent(cell, method, path, msgspec.json.encode(body), "application/json")
 
     async def _sent(self, cell: Cell, method: str, path: str, body: bytes, kind: str) -> bytes:

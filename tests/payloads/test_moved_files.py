@@ -2,13 +2,14 @@
 
 import pytest
 
-from prorl_mq.errors import PayloadUnavailable
+from prorl_mq.errors import PayloadUnavailable, PayloadUnwritten
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.moves import moving, pages
 from prorl_mq.store.payloads import reading
 from prorl_mq.store.payloads.files import PayloadFiles
 from prorl_mq.store.payloads.name import PayloadFile
+from prorl_mq.store.verbs.moves import DepartedRun
 from tests.payloads.conftest import TENANT, age, under
 from tests.payloads.test_collect import DATA, collected, commit, finish, put
 from tests.support.queue import RUN, Queue
@@ -78,3 +79,16 @@ async def test_files_that_are_lost_are_looked_for_together(
     while (page := await pages.page(queue.store, RUN, departure, after)).after is not None:
         count, after = count + 1, page.after
     assert count < 20
+
+
+async def test_a_run_with_files_does_not_leave_for_a_cell_that_takes_none(queue: Queue, files: PayloadFiles) -> None:
+    """Not even a text that looks like a file's name keeps a run that has none."""
+    file = await kept(queue)
+    with pytest.raises(PayloadUnwritten, match="cell b has no directory"):
+        await moving.depart(queue.store, RUN, "b", files=False)
+    assert await moving.left(queue.store, RUN) is None
+    assert await moving.takes_files(queue.store)
+    files.path(TENANT, file).unlink()
+    assert isinstance(await moving.depart(queue.store, RUN, "b", files=False), DepartedRun)
+    queue.store.payloads = None
+    assert not await moving.takes_files(queue.store)

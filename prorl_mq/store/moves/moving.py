@@ -16,7 +16,7 @@ from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.store.core import RESTARTS
 from prorl_mq.store.moves.away import elsewhere
 from prorl_mq.store.moves.facts import checked
-from prorl_mq.store.moves.pages import FEW, FILE, PIECE, Copied, RunPage, belongs, own, server_of
+from prorl_mq.store.moves.pages import FEW, FILE, PIECE, Copied, RunPage, belongs, has_files, own, server_of
 from prorl_mq.store.payloads import reading
 from prorl_mq.store.results import RESULTS, owned_bytes
 from prorl_mq.store.store import Store
@@ -41,12 +41,17 @@ async def where(store: Store, run: RunRef) -> RunMoved | RunArriving | None:
     return elsewhere(run, way.decode(), cell.decode()) if way else None
 
 
-async def depart(store: Store, run: RunRef, cell: str) -> DepartedRun | Mapping[str, int]:
+async def depart(store: Store, run: RunRef, cell: str, *, files: bool = True) -> DepartedRun | Mapping[str, int]:
     """Holds a run's admission for some seconds and ends it here if nothing of it is in flight, else what is.
 
-    Raises `NotFound`.
+    Raises `NotFound`, and `PayloadUnwritten` for a run with payload files if the other cell takes no `files`.
     """
     await store.hold_to_leave(run)
+    if not files and await has_files(store, run):
+        raise PayloadUnwritten(
+            f"run {public(run)!r} has payloads in files, and cell {cell} has no directory for them: make one there, "
+            "then move it again"
+        )
     newest, due = "0-0", 0
     while rows := await store.read("XRANGE", store.keys.due, f"({newest}", "+", "COUNT", PIECE):
         newest = rows[-1][0].decode()
@@ -57,6 +62,12 @@ async def depart(store: Store, run: RunRef, cell: str) -> DepartedRun | Mapping[
     if found is None:
         raise NotFound(f"there is no run {public(run)!r} here")
     return found
+
+
+async def takes_files(store: Store) -> bool:
+    """True if a run with payload files may come here."""
+    files = store.payloads
+    return files is not None and await reading.in_thread(lambda: files.there)
 
 
 async def take(store: Store, run: RunRef, mover: str, departure: str, page: RunPage) -> tuple[str, str]:
@@ -94,7 +105,7 @@ async def clear(store: Store, run: RunRef, departure: str) -> str:
 
 async def _store_file(store: Store, run: RunRef, copied: Copied) -> None:
     files = store.payloads
-    if files is None or not await reading.in_thread(lambda: files.there):
+    if files is None or not await takes_files(store):
         raise PayloadUnwritten(f"run {public(run)!r} has payloads in files, and this cell has no directory for them")
     try:
         written = await reading.in_thread(lambda: files.write(tenant_of(run), copied.words[0]))

@@ -6,13 +6,15 @@ begins names its server, and pages begin again where that has changed. Writes ma
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import NotFound, PayloadUnavailable, RedisUnavailable
-from prorl_mq.schema.ids import RunRef, public
+from prorl_mq.schema.ids import RunRef, public, tenant_of
 from prorl_mq.schema.intake import TRAINERS
 from prorl_mq.store.audit.reads import MOVING, pages
 from prorl_mq.store.core import RESTARTS
@@ -30,7 +32,7 @@ FEW: Final = 16  # fields or entries that are read first: each may be large
 PIECE: Final = 256  # members or entries that are read together
 STRING_BYTES: Final = 1 << 20
 FILE: Final = "FILE"  # in the place of a command: the contents of a payload file, which is named so
-NAMING: Final = frozenset({"job", "group", "fork", "departed"})  # kinds of keys that name such files
+NAMING: Final = frozenset({"job", "group", "fork", "results", "departed"})  # kinds of keys that name such files
 
 Pending = list[tuple[str, str]]  # keys and files that are still to be read, from where on
 Place = tuple[str, str, Pending]  # server; cursor of a SCAN on it
@@ -146,6 +148,33 @@ def _of_run(store: Store, run: RunRef, found: Sequence[bytes]) -> list[str]:
 def belongs(run: RunRef, name: str) -> bool:
     kind, _, rest = name.partition(":")
     return kind in MOVING and (rest == run or rest.startswith(f"{run}:"))
+
+
+async def has_files(store: Store, run: RunRef) -> bool:
+    """True if a run that is still here names a payload file that is there."""
+    files = store.payloads
+    if files is None:
+        return False
+    async for names in _naming_keys(store, run):
+        for name in names:
+            at: str | None = "0"
+            while at is not None:
+                found, at = await _piece(store, name, at)
+                named = [named_file(each) for each, _ in _naming(name, found)]
+                paths = [files.path(tenant_of(run), each) for each in named if each is not None]
+                if await reading.in_thread(partial(_any_there, paths)):
+                    return True
+    return False
+
+
+def _any_there(paths: Sequence[Path]) -> bool:
+    return any(path.exists() for path in paths)
+
+
+async def _naming_keys(store: Store, run: RunRef) -> AsyncIterator[list[str]]:
+    yield [f"results:{run}"]
+    async for names in own(store, run):
+        yield [name for name in names if name.partition(":")[0] in NAMING]
 
 
 def _plain(prefix: str) -> str:
