@@ -1,4 +1,4 @@
-"""What a run that moves held of keys that all runs share, as another cell tells it: typed, and of this run alone."""
+"""Facts of a departure: what a run held of keys that all runs share, checked as they come from another cell."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from prorl_mq.schema.ids import RunRef, public
 ENTRY: Final = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class DepartureFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Scores and counts are texts, as Redis gives them to a script; False where there was none. `answers` and `dapo`
     have a member and its score in turn.
     """
@@ -30,7 +30,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 def checked(run: RunRef, facts: Any) -> dict[str, Any]:
     """Raises `InvalidBatch`: it would be put where the duties look, before a script could refuse it."""
     try:
-        found = msgspec.convert(facts, Facts)
+        found = msgspec.convert(facts, DepartureFacts)
     except msgspec.ValidationError as error:
         raise InvalidBatch(f"the last page of run {public(run)!r} has no such facts: {error}") from None
     for each in (found.seen, found.carrying, found.paused, *found.answers[1::2], *found.dapo[1::2]):
