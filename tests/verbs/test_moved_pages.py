@@ -1,16 +1,19 @@
 """Pages of a run that moves: all of it comes, whatever becomes of the server between two of them, and none is large."""
 
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from prorl_mq.errors import NotFound
 from prorl_mq.process import redis_server as server
 from prorl_mq.schema.ids import GroupRef
 from prorl_mq.schema.intake import TRAINERS
+from prorl_mq.store.core import Command
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.moves import moving, pages
 from prorl_mq.store.server.connection import connect
@@ -107,3 +110,21 @@ async def test_no_page_keeps_redis_busy_whatever_the_number_of_keys_and_deliveri
     assert [(entry, consumer, times) for entry, consumer, _, times in after] == [
         (entry, consumer, times) for entry, consumer, _, times in before
     ]
+
+
+async def test_a_page_of_a_run_that_is_removed_meanwhile_says_that_it_is_gone(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another caller has ended the move between two reads of a page: no command may fail for want of a key."""
+    await published(queue)
+    departure, read_many = await departed(queue), queue.store.read_many
+
+    async def overtaken(commands: Sequence[Command]) -> list[Any]:
+        if commands[0][0] == "XINFO":
+            monkeypatch.setattr(queue.store, "read_many", read_many)
+            assert await moving.clear(queue.store, RUN, departure) == "vacated"
+        return await read_many(commands)
+
+    monkeypatch.setattr(queue.store, "read_many", overtaken)
+    with pytest.raises(NotFound, match="is wholly gone"):
+        await pages.page(queue.store, RUN, departure, "")

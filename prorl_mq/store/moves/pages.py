@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from redis.exceptions import ResponseError
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import NotFound, PayloadUnavailable, RedisUnavailable
@@ -61,7 +62,11 @@ async def page(store: Store, run: RunRef, departure: str, after: str) -> RunPage
         server, _ = await _departed(store, run, departure)
         place = msgspec.json.decode(after, type=Place) if after else None
         cursor, pending = place[1:] if place is not None and place[0] == server else (None, [])
-        writes, cursor, pending = await _some(store, run, cursor, pending)
+        try:
+            writes, cursor, pending = await _some(store, run, cursor, pending)
+        except ResponseError:  # for want of a key: another caller may have ended the move, and removed the run
+            await _departed(store, run, departure)
+            raise
         again, facts = await _departed(store, run, departure)
         if again != server:
             after = ""
