@@ -25,7 +25,7 @@ from prorl_mq.store.payloads.name import WITHIN, named_file
 from prorl_mq.store.store import Store
 
 PAGE_BYTES: Final = 2 << 20  # of a page, or a little more
-PAGE_WRITES: Final = 2_000  # that one script carries out: some milliseconds of Redis
+PAGE_WRITES: Final = 2_000  # that one script carries out: ten to thirty milliseconds of Redis
 PAGE_S: Final = 5.0  # for which a page is read
 WRITE_BYTES: Final = 64  # of one write, beside its key and words
 FILES: Final = 64  # files that are looked for together
