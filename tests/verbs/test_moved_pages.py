@@ -69,7 +69,7 @@ async def test_a_server_that_restarts_between_two_pages_loses_nothing(
 
 async def pages_of(queue: Queue, there: Queue, departure: str) -> list[pages.RunPage]:
     """All of them, written where the run arrives."""
-    found, after = list[pages.RunPage](), ""
+    found, after, state = list[pages.RunPage](), "", ""
     while not found or found[-1].after is not None:
         found.append(await pages.page(queue.store, RUN, departure, after))
         state, _ = await moving.take(there.store, RUN, MOVER, departure, found[-1])
