@@ -3,7 +3,8 @@
 import pytest
 
 from prorl_mq.errors import PayloadUnavailable, PayloadUnwritten
-from prorl_mq.schema.messages import Stage
+from prorl_mq.schema.items import Finish
+from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.moves import moving, pages
 from prorl_mq.store.payloads import reading
@@ -12,8 +13,9 @@ from prorl_mq.store.payloads.name import PayloadFile
 from prorl_mq.store.verbs.moves import DepartedRun
 from tests.payloads.conftest import TENANT, age, under
 from tests.payloads.test_collect import DATA, collected, commit, finish, put
-from tests.support.queue import RUN, Queue
+from tests.support.queue import RUN, Queue, record
 from tests.verbs.moved import MOVER, copied, departed
+from tests.verbs.places import JOB
 
 pytestmark = pytest.mark.anyio
 
@@ -92,3 +94,19 @@ async def test_a_run_with_files_does_not_leave_for_a_cell_that_takes_none(queue:
     assert isinstance(await moving.depart(queue.store, RUN, "b", files=False), DepartedRun)
     queue.store.payloads = None
     assert not await moving.takes_files(queue.store)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_cell_without_a_directory_gives_away_what_names_no_file(queue: Queue, *, whole: bool) -> None:
+    """The control: a record whose whole text is a file's name may have one, that another host sees."""
+    held, name = await queue.hold(Stage.EVAL), f"file:5:{0:064x}"
+    queue.store.payloads = None
+    note = name if whole else f"it printed {name} and ended"
+    await queue.store.finish([Finish(held, Outcome.COMPLETED, record(JOB, note=note))])
+    await queue.settle()
+    departure = await departed(queue)
+    if whole:
+        with pytest.raises(PayloadUnavailable, match="knows no directory"):
+            await pages.page(queue.store, RUN, departure, "")
+    else:
+        assert (await pages.page(queue.store, RUN, departure, "")).after is None

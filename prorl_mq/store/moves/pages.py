@@ -5,7 +5,7 @@ begins names its server, and pages begin again where that has changed. Writes ma
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -104,7 +104,7 @@ async def _some(store: Store, run: RunRef, cursor: str | None, pending: Pending)
         else:
             (key, at), *pending = pending
             found, rest = await _piece(store, key, at)
-            pending = [*_naming(key, found), *([] if rest is None else [(key, rest)]), *pending]
+            pending = [*_naming(store, key, found), *([] if rest is None else [(key, rest)]), *pending]
         writes += found
         size += sum(_size(each) for each in found)
     return writes, cursor or "0", pending
@@ -122,12 +122,38 @@ def _files_first(pending: Pending) -> list[str]:
     return names
 
 
-def _naming(key: str, found: Sequence[Copied]) -> Pending:
-    """The files that some writes to a key may name."""
+def _naming(store: Store, key: str, found: Sequence[Copied]) -> Pending:
+    """The files that some writes to a key may name. A cell without a directory cannot look whether they are there: then a
+    name beside other words of a text, as an agent may write it, counts for none.
+    """
     if key.partition(":")[0] not in NAMING:
         return []
-    names = {file[0].decode() for each in found for word in each.words for file in WITHIN.finditer(word)}
+    names = {name for each in found for word in each.words for name in _names(word, whole=store.payloads is None)}
     return [(name, "0") for name in sorted(names)]
+
+
+def _names(word: bytes, *, whole: bool) -> set[str]:
+    found = {file[0].decode() for file in WITHIN.finditer(word)}
+    if not (whole and found):
+        return found
+    try:
+        return found & set(_texts(msgspec.msgpack.decode(word)))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a packed value, with those that bytes in it may hold."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, bytes):
+        yield from _names(value, whole=True)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, dict):
+        for each in (*value, *value.values()):
+            yield from _texts(each)
 
 
 def _size(copied: Copied) -> int:
@@ -160,7 +186,7 @@ async def has_files(store: Store, run: RunRef) -> bool:
             at: str | None = "0"
             while at is not None:
                 found, at = await _piece(store, name, at)
-                named = [named_file(each) for each, _ in _naming(name, found)]
+                named = [named_file(each) for each, _ in _naming(store, name, found)]
                 paths = [files.path(tenant_of(run), each) for each in named if each is not None]
                 if await reading.in_thread(partial(_any_there, paths)):
                     return True
