@@ -16,6 +16,11 @@ from prorl_mq.clock import monotonic
 
 TRY_S: Final = 0.5
 STEP_S: Final = 120.0  # for one step's answer
+GONE: Final = frozenset({404, 421})  # statuses of a run that is in its cell no longer
+
+
+class _Elsewhere(Problem):
+    """A run that is to be moved is where it shall go already, by no departure that this caller knows."""
 
 
 class Mover:
@@ -27,11 +32,23 @@ class Mover:
         self._headers = rights(headers)
         self._path = f"/v1/runs/{quote(run, safe='')}"
         self._name = secrets.token_hex(8)
+        self._files = True  # whether the new cell takes them
 
     async def move(self, to: Cell, *, within_s: float) -> dict[str, str]:
         """Waits so long until nothing of the run is in flight. Raises `Problem`, `CellRefusal` or `CellLost`; repeat it
         then.
         """
+        try:
+            return await self._once(to, within_s)
+        except _Elsewhere:  # another caller may have moved it meanwhile
+            self._directory.forget(self._run, self._headers)
+        except CellRefusal as refusal:
+            if refusal.status not in GONE:
+                raise
+            self._directory.forget(self._run, self._headers)
+        return await self._once(to, within_s)
+
+    async def _once(self, to: Cell, within_s: float) -> dict[str, str]:
         source, departure = await self._begun(to)
         if source is None:
             source = await self._directory.holder(self._run, self._headers)
@@ -68,12 +85,15 @@ class Mover:
         told = await self._ask(to, HTTPMethod.PUT, "/arrival", {"cell": source.name, "mover": self._name})
         match told["state"]:
             case "begun":
+                self._files = told["files"]
                 return False
             case "here" if departure and told["id"] == departure:
                 return True
             case "here":
-                raise Problem(
-                    409, f"cell {to.name} has another run {self._run!r}: end that one first, or move this elsewhere"
+                raise _Elsewhere(
+                    409,
+                    f"cells {source.name} and {to.name} both say that they have run {self._run!r}. Ask each for its "
+                    f"results, to see which your trainer uses; the one of {source.name} may move to a third cell",
                 )
             case _:
                 raise Problem(
@@ -81,13 +101,14 @@ class Mover:
                 )
 
     async def _departed(self, source: Cell, to: Cell, within_s: float) -> str:
-        give_up = monotonic() + within_s
+        give_up, asked = monotonic() + within_s, {"cell": to.name, "files": self._files}
         while True:
             try:
-                told = await self._ask(source, HTTPMethod.PUT, "/departure", {"cell": to.name})
+                told = await self._ask(source, HTTPMethod.PUT, "/departure", asked)
             except CellRefusal as busy:
                 if busy.status != 409 or monotonic() > give_up:
                     raise
+                asked = {"cell": to.name}  # for files a cell looks through all of a run
                 await asyncio.sleep(TRY_S)
                 await self._arrived(to, source, "")  # which expects the run for a minute
                 continue
@@ -108,10 +129,10 @@ class Mover:
                 raise unavailable(f"another caller moves run {self._run!r} too: try again")
             after = read["after"]
 
-    async def _ask(self, cell: Cell, method: str, path: str, body: Mapping[str, str]) -> Any:
+    async def _ask(self, cell: Cell, method: str, path: str, body: Mapping[str, Any]) -> Any:
         return msgspec.json.decode(await self._answer(cell, method, path, body))
 
-    async def _answer(self, cell: Cell, method: str, path: str, body: Mapping[str, str]) -> bytes:
+    async def _answer(self, cell: Cell, method: str, path: str, body: Mapping[str, Any]) -> bytes:
         return await self._sent(cell, method, path, msgspec.json.encode(body), "application/json")
 
     async def _sent(self, cell: Cell, method: str, path: str, body: bytes, kind: str) -> bytes:

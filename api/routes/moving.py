@@ -14,8 +14,8 @@ from prorl_mq.errors import Conflict, InvalidBatch, NotFound
 from prorl_mq.rules.reach import ANY
 from prorl_mq.schema.ids import RunRef, public
 from prorl_mq.schema.messages import Name
-from prorl_mq.store.moves import moving
-from prorl_mq.store.moves.moving import RunPage
+from prorl_mq.store.moves import moving, pages
+from prorl_mq.store.moves.pages import RunPage
 from prorl_mq.store.store import Store
 from prorl_mq.store.verbs.moves import DepartedRun
 
@@ -23,9 +23,10 @@ PAGE_BYTES: Final = 256 << 20
 
 
 class Departing(msgspec.Struct, frozen=True, kw_only=True):
-    """The cell that a run is to leave for."""
+    """The cell that a run is to leave for. `files`: false if that has no directory for a run's payload files."""
 
     cell: Name
+    files: bool = True
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +57,11 @@ class Arriving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoveStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a step. `id`: the departure by which the run is here."""
+    """The outcome of a step. `id`: the departure by which the run is here. `files`: whether this cell takes some."""
 
     state: str
     id: str = ""
+    files: bool = True
 
 
 def _operator(request: Request) -> None:
@@ -82,7 +84,7 @@ async def departure_of_run(store: Store, run: RunRef) -> Departure:
 async def depart_run(request: Request, store: Store, run: RunRef, departing: Departing) -> Departure:
     """Have a run leave for another cell: nothing of it begins for ten seconds, and 409 says what is still in flight."""
     _operator(request)
-    found = await moving.depart(store, run, departing.cell)
+    found = await moving.depart(store, run, departing.cell, files=departing.files)
     if not isinstance(found, DepartedRun):
         what = ", ".join(f"{count} {name}" for name, count in found.items())
         raise Conflict(f"run {public(run)!r} cannot leave yet, in flight are: {what}. Move it again, with more time")
@@ -93,7 +95,7 @@ async def depart_run(request: Request, store: Store, run: RunRef, departing: Dep
 async def read_departed(request: Request, store: Store, run: RunRef, order: PageOrder) -> Response:
     """A page of what a run that has left is made of."""
     _operator(request)
-    found = await moving.page(store, run, order.id, order.after)
+    found = await pages.page(store, run, order.id, order.after)
     return Response(msgspec.msgpack.encode(found), media_type=MSGPACK)
 
 
@@ -109,7 +111,7 @@ async def expect_run(request: Request, store: Store, run: RunRef, arriving: Arri
     """Begin to take a run over from another cell, before it leaves that: `begun`, or `here`."""
     _operator(request)
     state, departure = await store.arrive(run, "begin", mover=arriving.mover, cell=arriving.cell)
-    return MoveStep(state=state, id=departure)
+    return MoveStep(state=state, id=departure, files=await moving.takes_files(store))
 
 
 @operation("POST", "/v1/runs/{run}/arrival/page", errors=(400, 403, 413), returns=MoveStep)

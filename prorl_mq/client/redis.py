@@ -11,7 +11,15 @@ import msgspec
 
 from prorl_mq import chance
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Unreachable
-from prorl_mq.errors import InvalidCursor, NotFound, PayloadUnavailable, RedisUnavailable, ServiceError
+from prorl_mq.errors import (
+    InvalidCursor,
+    NotFound,
+    PayloadUnavailable,
+    RedisUnavailable,
+    RunArriving,
+    RunMoved,
+    ServiceError,
+)
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import BatchRef, JobRef, RunRef, pool_ref, run_ref
 from prorl_mq.schema.intake import (
@@ -37,7 +45,7 @@ from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
 from prorl_mq.service import inspect, turn_pages
-from prorl_mq.store import results
+from prorl_mq.store import results, runs
 from prorl_mq.store.direct import consumers, intakes
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.payloads.place import payloads_of
@@ -73,7 +81,7 @@ class RedisDoor:
 
     async def page(self, run_id: str, after: str, wait_s: float) -> list[Closed]:
         run = self._run(run_id)
-        await _asking(lambda: inspect.expect_run(self._store, run))
+        await _asking(lambda: runs.expect_seen(self._store, run))
         found = await _asking(lambda: self._collect(run, after, int(wait_s * 1000)))
         return [
             ClosedBatch(each.cursor, decode(each.record, BatchReport))
@@ -200,6 +208,10 @@ async def _asking(attempt: Callable[[], Awaitable[T]]) -> T:
         raise ServiceError(f"{error}. Over HTTP: GET /v1/jobs/ID/trajectory") from None
     except NotFound as error:
         raise ServiceError(str(error), status=404) from None
+    except RunMoved as error:
+        raise ServiceError(str(error), status=421) from None
+    except RunArriving as error:
+        raise Unreachable(str(error)) from None
     except InvalidCursor as error:
         raise ServiceError(str(error), status=422) from None
     except intakes.Unanswered as error:

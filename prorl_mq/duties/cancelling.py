@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from functools import partial
 
 from prorl_mq.duties.apart import Apart
-from prorl_mq.errors import Conflict, NotFound
+from prorl_mq.errors import Conflict, NotFound, RunMoved
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import BatchRef, public
 from prorl_mq.schema.intake import IntakeAnswer
@@ -37,6 +37,8 @@ class AskedCancels:
         try:
             value = await cancel.cancel(self._store, kind, name)
             answer = IntakeAnswer(reply=public(name), ok=True, value=value, status=200)
+        except RunMoved as error:
+            answer = IntakeAnswer(reply=public(name), ok=False, status=421, error=str(error))
         except NotFound as error:
             answer = IntakeAnswer(reply=public(name), ok=False, status=404, error=str(error))
         except Conflict as error:

@@ -97,7 +97,7 @@ async def of_any(store: Store, cursors: Mapping[RunRef, str], *, wait_ms: int) -
 async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
     """Deletes results with their groups and blobs, and answers; how many results were still there.
 
-    Repeating it does nothing.
+    Repeating it does nothing. Raises `RunMoved` or `RunArriving` for a run that is not here.
     """
     acked = 0
     for cursor in cursors:
@@ -106,6 +106,8 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
         there = await _there(store, run, chunk)
         await drop_answers(store, run, [entry.decode() for entry, fields in there if fields[0] == ANSWER_FIELD])
         items = [_ack(store, run, _result(*row)) for row in there if row[1][0] in RESULTS]
+        if not items:
+            await store.ack(run, [])  # which refuses where the run has left: its results lie elsewhere then
         for part in _together(items):
             acked += (await store.ack(run, part)).count("acked")
     return acked

@@ -21,6 +21,7 @@ from prorl_mq.schema.status import RunStatus
 from prorl_mq.store import families, run_settings
 from prorl_mq.store.core import Command, Repeat
 from prorl_mq.store.families import Abilities
+from prorl_mq.store.moves.away import elsewhere
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
 from prorl_mq.store.verbs.groups import ADMIT
@@ -81,14 +82,29 @@ async def known(store: Store) -> list[RunRef]:
 
 
 async def exists(store: Store, run: RunRef) -> bool:
-    """True if the run has ever had a batch, or settings, that are not forgotten yet."""
-    return bool(await store.read("EXISTS", store.keys.run(run)))
+    """True if the run has ever had a batch, or settings, that are not forgotten yet, and is in this cell."""
+    known, away = await store.read_many([("EXISTS", store.keys.run(run)), ("EXISTS", store.keys.away(run))])
+    return bool(known) and not away
 
 
 async def expect(store: Store, run: RunRef) -> None:
-    """Raises `NotFound` if there is no such run."""
-    if not await exists(store, run):
-        raise NotFound(f"there is no run {public(run)!r}: submit a batch first")
+    """Raises `NotFound` if there is no such run, `RunMoved` or `RunArriving` if it is not in this cell."""
+    asked = (("EXISTS", store.keys.run(run)), ("HMGET", store.keys.away(run), "way", "cell"))
+    known, (way, cell) = await store.read_many(asked)
+    if way:
+        raise elsewhere(run, way.decode(), cell.decode())
+    if not known:
+        raise _unknown(run)
+
+
+async def expect_seen(store: Store, run: RunRef) -> None:
+    """As `expect`, for a trainer's own user of Redis, who may not read where a run is. Raises `NotFound`."""
+    if not await store.read("EXISTS", store.keys.run(run)):
+        raise _unknown(run)
+
+
+def _unknown(run: RunRef) -> NotFound:
+    return NotFound(f"there is no run {public(run)!r}: submit a batch first")
 
 
 async def idle(store: Store, *, for_ms: int, after: int = 0, limit: int) -> list[RunRef]:

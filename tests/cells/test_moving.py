@@ -1,6 +1,7 @@
 """A run moves to another cell while others run: nothing of it is lost, doubled or in two cells, wherever that ends."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,10 @@ import httpx
 import msgspec
 import pytest
 
+from api.cells.cell import Cell
+from api.cells.directory import Directory
+from api.cells.moving import Mover
+from api.problems import Problem
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.service.fsck.look import look
@@ -136,6 +141,38 @@ async def test_a_run_with_jobs_in_flight_stays_and_the_answer_says_what_is(here:
     await clean(here)
 
 
+@pytest.mark.parametrize("again", [True, False])
+async def test_of_two_that_move_a_run_at_once_the_later_one_finds_it_there(
+    here: Town, monkeypatch: pytest.MonkeyPatch, *, again: bool
+) -> None:
+    """The control: a mover that looks once says that both cells have the run."""
+    await straight(here, "a", groups=1)
+    async with here.worker("a") as worker:
+        await worker.complete()
+    cells = [Cell(name, url) for name, url in here.urls.items()]
+    async with contextlib.AsyncExitStack() as stack:
+        for cell in cells:
+            await cell.open()
+            stack.push_async_callback(cell.close)
+        late, early = Mover(Directory(cells), "r", {}), Mover(Directory(cells), "r", {})
+        begun = late._begun
+
+        async def overtaken(to: Cell) -> tuple[Cell | None, str]:
+            monkeypatch.setattr(late, "_begun", begun)
+            found = await begun(to)
+            await late._directory.holder("r", {})
+            assert (await early.move(to, within_s=20))["state"] == "moved"
+            return found
+
+        monkeypatch.setattr(late, "_begun", overtaken)
+        if again:
+            assert (await late.move(cells[1], within_s=20))["state"] == "there"
+        else:
+            with pytest.raises(Problem, match="both say that they have run 'r'"):
+                await late._once(cells[1], 20)
+    assert await here.holding("r") == ["b"]
+
+
 @pytest.mark.parametrize("steps", range(1, 5))
 async def test_a_move_that_ends_at_any_step_is_finished_by_the_next(here: Town, steps: int) -> None:
     """The steps by hand, as many as were done; then the move again."""
@@ -202,3 +239,20 @@ async def test_what_comes_late_to_the_old_cell_is_refused(here: Town, fenced: bo
     async with httpx.AsyncClient(timeout=60) as client:
         late = await client.post(f"{here.urls['a']}/v1/batches", json=batch(run="r", name="late"))
     assert late.status_code == (421 if fenced else 202), (late.text, left)
+
+
+async def test_until_it_has_arrived_the_old_cell_says_of_nothing_that_it_is_done(here: Town) -> None:
+    """An acknowledgement that was answered there would be lost."""
+    await fill(here)
+    await sent(here.urls["b"], "PUT", "/arrival", json={"cell": "a", "mover": "m"})
+    await sent(here.urls["a"], "PUT", "/departure", json={"cell": "b"})
+    for method, path, body in (
+        ("GET", "/results", None),
+        ("GET", "/groups", None),
+        ("GET", "", None),
+        ("POST", "/ack", {"cursors": ["1-1"]}),
+        ("POST", "/resume", None),
+        ("POST", "/cancel", None),
+    ):
+        assert (await sent(here.urls["a"], method, path, 421, json=body))["cell"] == "b", path
+        await sent(here.urls["b"], method, path, 503, json=body)

@@ -2,17 +2,20 @@
 
 import pytest
 
-from prorl_mq.errors import PayloadUnavailable
-from prorl_mq.schema.messages import Stage
+from prorl_mq.errors import PayloadUnavailable, PayloadUnwritten
+from prorl_mq.schema.items import Finish
+from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.layout.keys import Keys
-from prorl_mq.store.moves import moving
+from prorl_mq.store.moves import moving, pages
 from prorl_mq.store.payloads import reading
 from prorl_mq.store.payloads.files import PayloadFiles
 from prorl_mq.store.payloads.name import PayloadFile
+from prorl_mq.store.verbs.moves import DepartedRun
 from tests.payloads.conftest import TENANT, age, under
 from tests.payloads.test_collect import DATA, collected, commit, finish, put
-from tests.support.queue import RUN, Queue
+from tests.support.queue import RUN, Queue, record
 from tests.verbs.moved import MOVER, copied, departed
+from tests.verbs.places import JOB
 
 pytestmark = pytest.mark.anyio
 
@@ -54,11 +57,56 @@ async def test_a_directory_that_is_away_ends_the_move_and_a_file_that_is_lost_do
     monkeypatch.setattr(reading.get, "__kwdefaults__", {"within_s": 0.1})
     away = files.directory.rename(files.directory.with_name("away"))
     with pytest.raises(PayloadUnavailable, match="is not on this host"):
-        await moving.page(queue.store, RUN, departure, "")
+        await pages.page(queue.store, RUN, departure, "")
     away.rename(files.directory)
-    page = await moving.page(queue.store, RUN, departure, "")
-    assert [each.key for each in page.writes if each.command == moving.FILE] == [str(file)]
+    page = await pages.page(queue.store, RUN, departure, "")
+    assert [each.key for each in page.writes if each.command == pages.FILE] == [str(file)]
     files.path(TENANT, file).unlink()
-    page = await moving.page(queue.store, RUN, departure, "")
-    assert [each.key for each in page.writes if each.command == moving.FILE] == []
+    page = await pages.page(queue.store, RUN, departure, "")
+    assert [each.key for each in page.writes if each.command == pages.FILE] == []
     assert under(files.directory) == set()
+
+
+async def test_files_that_are_lost_are_looked_for_together(
+    queue: Queue, files: PayloadFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other each would be waited for, and a page ends after a while: here, after the first look."""
+    names = " ".join(f"file:5:{i:064x}" for i in range(40))
+    await kept(queue)
+    await queue.command("XADD", queue.keys.results(RUN), "*", "other", names)
+    departure = await departed(queue)
+    monkeypatch.setattr(reading.get, "__kwdefaults__", {"within_s": 0.1})
+    monkeypatch.setattr(pages, "PAGE_S", 0.05)
+    count, after = 0, ""
+    while (page := await pages.page(queue.store, RUN, departure, after)).after is not None:
+        count, after = count + 1, page.after
+    assert count < 20
+
+
+async def test_a_run_with_files_does_not_leave_for_a_cell_that_takes_none(queue: Queue, files: PayloadFiles) -> None:
+    """Not even a text that looks like a file's name keeps a run that has none."""
+    file = await kept(queue)
+    with pytest.raises(PayloadUnwritten, match="cell b has no directory"):
+        await moving.depart(queue.store, RUN, "b", files=False)
+    assert await moving.left(queue.store, RUN) is None
+    assert await moving.takes_files(queue.store)
+    files.path(TENANT, file).unlink()
+    assert isinstance(await moving.depart(queue.store, RUN, "b", files=False), DepartedRun)
+    queue.store.payloads = None
+    assert not await moving.takes_files(queue.store)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_cell_without_a_directory_gives_away_what_names_no_file(queue: Queue, *, whole: bool) -> None:
+    """The control: a record whose whole text is a file's name may have one, that another host sees."""
+    held, name = await queue.hold(Stage.EVAL), f"file:5:{0:064x}"
+    queue.store.payloads = None
+    note = name if whole else f"it printed {name} and ended"
+    await queue.store.finish([Finish(held, Outcome.COMPLETED, record(JOB, note=note))])
+    await queue.settle()
+    departure = await departed(queue)
+    if whole:
+        with pytest.raises(PayloadUnavailable, match="knows no directory"):
+            await pages.page(queue.store, RUN, departure, "")
+    else:
+        assert (await pages.page(queue.store, RUN, departure, "")).after is None

@@ -3,7 +3,7 @@
 from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.layout.keys import Keys
-from prorl_mq.store.moves import moving
+from prorl_mq.store.moves import moving, pages
 from prorl_mq.store.verbs.moves import DepartedRun
 from tests.support.queue import RUN, Queue, record
 from tests.verbs.places import JOB
@@ -35,11 +35,10 @@ async def departed(queue: Queue) -> str:
     return left.id
 
 
-async def copied(queue: Queue, to: Queue, departure: str) -> str:
-    """Every page of it is written, and the run is open there."""
-    after: str | None = ""
+async def copied(queue: Queue, to: Queue, departure: str, after: str | None = "") -> str:
+    """Every page of it from one on is written, and the run is open there."""
     while after is not None:
-        page = await moving.page(queue.store, RUN, departure, after)
+        page = await pages.page(queue.store, RUN, departure, after)
         state, _ = await moving.take(to.store, RUN, MOVER, departure, page)
         after = page.after
     return state

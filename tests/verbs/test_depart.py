@@ -1,10 +1,17 @@
 """depart: a run of which nothing is in flight ends in its cell, and nothing is written to it there any more."""
 
 import pytest
+from redis.exceptions import OutOfMemoryError
 
+from prorl_mq.duties.intake import Intake
 from prorl_mq.errors import RunMoved
 from prorl_mq.rules.groups import Withdrawal
+from prorl_mq.schema.codec import encode
+from prorl_mq.schema.ids import GroupRef
+from prorl_mq.schema.intake import Acknowledge, Cancel, ResumeMessage
 from prorl_mq.schema.messages import Stage
+from prorl_mq.store import results, runs
+from prorl_mq.store.direct import consumers
 from prorl_mq.store.moves import moving
 from prorl_mq.store.verbs.moves import DepartedRun
 from tests.support.queue import RUN, Queue
@@ -56,6 +63,10 @@ async def test_what_comes_after_it_is_refused_and_names_the_cell(queue: Queue) -
         queue.store.halt(batch.ref, "cancelled"),
         queue.store.ack(RUN, []),
         queue.store.hold_run(RUN, 1 << 50),
+        queue.store.let_run(RUN),
+        runs.expect(queue.store, RUN),
+        results.acknowledge(queue.store, RUN, ["1-1"]),
+        consumers.acknowledge(queue.store, RUN, ["1-1"]),
         queue.store.retire_run(RUN, idle_ms=0),
     ):
         with pytest.raises(RunMoved, match="is in cell b") as refused:
@@ -77,3 +88,35 @@ async def test_a_run_that_is_arriving_cannot_leave(queue: Queue) -> None:
     await queue.store.arrive(RUN, "begin", mover="m", cell="a")
     await queue.command("HSET", queue.keys.run(RUN), "seen", 1)
     assert await queue.store.depart(RUN, "b", due_after="0-0") is None
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_no_message_of_its_intake_is_carried_out_where_it_was(queue: Queue, *, gone: bool) -> None:
+    """Not even one that would find nothing to do: what it means lies in the other cell."""
+    await published(queue)
+    [result] = await queue.results()
+    await queue.withdraw(GroupRef(f"{RUN}:waits"))
+    await queue.settle()
+    departure = await departed(queue)
+    if gone:
+        await moving.clear(queue.store, RUN, departure)
+    for message in (
+        Acknowledge(reply="m", cursors=[result.cursor]),
+        ResumeMessage(reply="m", kind="run", id="r"),
+        Cancel(reply="m", kind="run", id="r"),
+    ):
+        answer = await Intake(queue.store).answer(RUN, "1-1", encode(message))
+        assert (answer.ok, answer.status) == (False, 421), message
+        assert "is in cell b" in (answer.error or "")
+
+
+async def test_a_run_leaves_a_redis_that_is_full(queue: Queue) -> None:
+    await published(queue)
+    await queue.command("CONFIG", "SET", "maxmemory", 1, "maxmemory-policy", "noeviction")
+    try:
+        with pytest.raises(OutOfMemoryError):
+            await queue.command("ZADD", queue.keys.leaving, 1, RUN)
+        departure = await departed(queue)
+        assert await moving.clear(queue.store, RUN, departure) == "vacated"
+    finally:
+        await queue.command("CONFIG", "SET", "maxmemory", 0)

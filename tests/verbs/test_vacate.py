@@ -4,6 +4,7 @@ import pytest
 
 from prorl_mq.service.fsck.look import look
 from prorl_mq.store.moves import moving
+from prorl_mq.store.moves.pages import server_of
 from tests.support.queue import RUN, Queue
 from tests.verbs.lost import Act, case
 from tests.verbs.moved import MOVER, copied, departed, other, published
@@ -15,7 +16,8 @@ pytestmark = pytest.mark.anyio
 async def _(queue: Queue) -> Act:
     await queue.submit()
     departure = await departed(queue)
-    return lambda q: q.store.vacate(RUN, departure, [], last=True)
+    server = server_of(await queue.command("INFO", "replication"))
+    return lambda q: q.store.vacate(RUN, departure, [], last=server)
 
 
 async def test_a_note_of_the_cell_is_all_that_stays(queue: Queue) -> None:
@@ -47,3 +49,12 @@ async def test_a_run_that_has_come_back_is_not_removed_by_an_old_departure(queue
     assert await queue.store.vacate(RUN, first, [queue.keys.run(RUN)]) == "already"
     assert await queue.command("EXISTS", queue.keys.run(RUN)) == 1
     assert await queue.store.vacate(RUN, second, [queue.keys.run(RUN)]) == "vacated"
+
+
+async def test_a_run_whose_keys_were_looked_for_on_another_server_is_looked_for_again(queue: Queue) -> None:
+    """A scan that a restart has cut in two may have missed some."""
+    await published(queue)
+    departure = await departed(queue)
+    assert await queue.store.vacate(RUN, departure, [], last="before") == "restarted"
+    assert await queue.command("EXISTS", queue.keys.departed(RUN)) == 1
+    assert await moving.clear(queue.store, RUN, departure) == "vacated"

@@ -138,7 +138,8 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
     """XACK, for a trainer that reads by cursor: how many of them were not acknowledged before.
 
     The group is given what it was not yet, up to the last of them; all of that waits for its acknowledgement. Nothing
-    here is refused by a full Redis, once the group exists. Raises `NotFound` where there is no such run.
+    here is refused by a full Redis, once the group exists. Raises `NotFound` where there is no such run, `RunMoved` or
+    `RunArriving` where it is in another cell.
     """
     stream, left = store.keys.results(run), list(cursors)
     for cursor in left:
@@ -151,8 +152,15 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
     await _read_forward(store, run, max(left, key=order))
     done += int(await store.write_surely("XACK", stream, TRAINERS, *left))
     if not done:  # answers to a run that was never made have a stream, too
-        await runs.expect(store, run)
+        await _expect(store, run)
     return done
+
+
+async def _expect(store: Store, run: RunRef) -> None:
+    try:
+        await runs.expect(store, run)
+    except NoPermissionError:  # a tenant's own user, which learns by its intake where its run is
+        await runs.expect_seen(store, run)
 
 
 async def _read_forward(store: Store, run: RunRef, cursor: str) -> None:
@@ -164,7 +172,7 @@ async def _read_forward(store: Store, run: RunRef, cursor: str) -> None:
         except ResponseError as error:
             if not str(error).startswith("NOGROUP"):
                 raise
-            await runs.expect(store, run)
+            await _expect(store, run)
             await create(store, run)
             continue
         if not reply:

@@ -9,19 +9,24 @@
 -- Reply: begun; here and the id of the departure that brought it; left: this cell has not given it away wholly; stale:
 -- another caller has begun; written; opened
 --@include call
-local f = call('HMGET', KEYS[1], 'way', 'mover')
+local f = call('HMGET', KEYS[1], 'way', 'mover', 'from')
 local here = not f[1] and call('EXISTS', KEYS[2]) == 1
 if here then return {'here', call('HGET', KEYS[2], 'arrived') or ''} end
 if f[1] == 'left' then return {'left', ''} end
-if A.step == 'begin' then
-  call('HSET', KEYS[1], 'way', 'arriving', 'cell', A.cell, 'mover', A.mover)
-  local lasts_ms = call('PTTL', KEYS[1])
-  -- Nothing of it is here yet, so that a caller who gives up is soon forgotten. A note of where it had gone lasts on.
-  if not f[1] or lasts_ms >= 0 and lasts_ms <= A.ttl_ms then call('PEXPIRE', KEYS[1], A.ttl_ms) end
+if A.step == 'begin' and f[1] == 'gone' then  -- it may stay where it is: that is told until its first page comes
+  call('HSET', KEYS[1], 'mover', A.mover, 'from', A.cell)
+  call('PEXPIRE', KEYS[1], A.ttl_ms, 'GT')
   return {'begun', ''}
 end
-if f[2] ~= A.mover then return {'stale', ''} end  -- a run that has gone has none
+if A.step == 'begin' then
+  call('HSET', KEYS[1], 'way', 'arriving', 'cell', A.cell, 'mover', A.mover)
+  -- Until a page comes, a caller who gives up is soon forgotten.
+  if not f[1] or call('PTTL', KEYS[1]) >= 0 then call('PEXPIRE', KEYS[1], A.ttl_ms) end
+  return {'begun', ''}
+end
+if f[2] ~= A.mover then return {'stale', ''} end  -- a run that has gone has none before it is to come back
 if A.step == 'page' then
+  if f[1] == 'gone' then call('HSET', KEYS[1], 'way', 'arriving', 'cell', f[3]) end
   call('PERSIST', KEYS[1])
   for _, item in ipairs(A.items) do
     local key, first, last = KEYS[14 + item[2]], item[3], item[4]

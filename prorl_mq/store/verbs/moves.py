@@ -1,7 +1,10 @@
 """The verbs of a run's move to another cell: one typed method for each script. Each may be sent twice."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
+
+from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.schema.ids import RunRef, public, tenant_of
 from prorl_mq.store.core import DAY_MS, Core, Raw, Repeat, text, texts
@@ -35,7 +38,8 @@ class MoveVerbs(Core):
         """Nothing of the run begins for some seconds."""
         now_ms = await self.now_ms()
         await self.write("ZREMRANGEBYSCORE", self.keys.leaving, "-inf", now_ms, repeat=Repeat.SAME)
-        await self.write("ZADD", self.keys.leaving, now_ms + HELD_MS, run, repeat=Repeat.SAME)
+        with suppress(OutOfMemoryError):  # then nothing begins, and a full cell may give runs away
+            await self.write("ZADD", self.keys.leaving, now_ms + HELD_MS, run, repeat=Repeat.SAME)
 
     async def depart(self, run: RunRef, cell: str, *, due_after: str) -> DepartedRun | Mapping[str, int] | None:
         """Ends a run here if nothing of it is in flight, else what is; None where there is no such run."""
@@ -87,7 +91,9 @@ class MoveVerbs(Core):
         word, arrived = await self.call("arrive", [*names, *places], about, *raw)
         return text(word), text(arrived)
 
-    async def vacate(self, run: RunRef, departure: str, keys: Sequence[str], *, last: bool = False) -> str:
-        """Removes keys of a run that has left, with `last` all but a note of its cell: `vacated` or `already`."""
+    async def vacate(self, run: RunRef, departure: str, keys: Sequence[str], *, last: str = "") -> str:
+        """Removes keys of a run that has left, and all but a note of its cell where Redis is still the server `last`:
+        `vacated`, `already` or `restarted`.
+        """
         about = {"id": departure, "last": last, "ttl_ms": NOTED_MS}
         return text(await self.call("vacate", [self.keys.away(run), self.keys.departed(run), *keys], about))

@@ -55,9 +55,12 @@ class PauseVerbs(Core):
             raise elsewhere(run, way.decode(), cell.decode())
 
     async def let_run(self, run: RunRef) -> bool:
-        """Ends that; whether it was so."""
+        """Ends that; whether it was so. Raises `RunMoved` or `RunArriving`: a run that has left took it along."""
         held = await self.read("ZSCORE", self.keys.paused_runs, run) is not None
         await self.write("ZREM", self.keys.paused_runs, run, repeat=Repeat.SAME)
+        way, cell = await self.read("HMGET", self.keys.away(run), "way", "cell")
+        if way:
+            raise elsewhere(run, way.decode(), cell.decode())
         await self._ring([run])
         return held
 
