@@ -19,9 +19,11 @@ from prorl_mq.store.pools import Seats
 from prorl_mq.store.server import acl
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.testing.fake_backend import FakeBackend
+from prorl_mq.testing.wire import FakeFault
 from tests.pool.conftest import in_run, joined, until
 from tests.support.queue import POOL, Queue, spec
 from tests.support.watch import Watch
+from workers.inference.assignment import Turn
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 from workers.inference.run_clock import RunClock
@@ -94,6 +96,21 @@ async def pressed(pools: Pools, health: BackendHealth, *under_way: Session) -> N
             await health.turn()
         await turns
         await until(lambda: _limited(pools))
+
+
+async def limited(queue: Queue, pools: Pools, *fakes: FakeBackend, tokens: int = 608) -> None:
+    """Gives backends limits as the health probe would."""
+    for fake in fakes:
+        seen = (await pools.view(POOL)).backends[fake.address].breaker
+        facts = {"room": CacheLimit(tokens).text}
+        await backends.observe(queue.store, POOL, fake.address, seen, backends.call_succeeded, facts)
+    await until(lambda: _limited(pools))
+
+
+async def sits(queue: Queue, *rows: Seat) -> None:
+    """Puts sessions of other workers into the ledger."""
+    known = (await backends.seat(queue.store, POOL, Seats("unknown"), {}))[0]
+    assert (await backends.seat(queue.store, POOL, known, {f"other {at}": row for at, row in enumerate(rows)}))[1]
 
 
 async def _limited(pools: Pools) -> bool:
@@ -295,7 +312,7 @@ async def test_the_seats_of_a_worker_that_died_are_free_after_a_while(
         await small[0].wait_running(FITS)
         small[0].latency_ms = 0
         turn = asyncio.create_task(late.turn())
-        await until(lambda: _waits(queue, late))
+        await until(lambda: _is(queue, late, SeatState.WAITING))
         first = await seats(queue)
         if not alive:
             await worker.aclose()
@@ -308,9 +325,9 @@ async def test_the_seats_of_a_worker_that_died_are_free_after_a_while(
         await asyncio.gather(*long, turn, return_exceptions=True)
 
 
-async def _waits(queue: Queue, session: Session) -> bool:
+async def _is(queue: Queue, session: Session, state: SeatState) -> bool:
     found = (await seats(queue)).get(session.work.held.token)
-    return found is not None and found.state is SeatState.WAITING
+    return found is not None and found.state is state
 
 
 async def _later(queue: Queue, first: dict[str, Seat]) -> bool:
@@ -329,10 +346,7 @@ async def test_a_turn_begins_when_its_patience_is_over(
     """Other sessions have all the room, without end: no rollout fails for that."""
     made = await sessions(queue, pools, 8)
     await pressed(pools, health, *made)
-    for number, fake in enumerate(small):
-        there = Seat(fake.address, 10_000, SeatState.RUNNING, 0.0, 1e15)
-        known = (await backends.seat(queue.store, POOL, Seats("unknown"), {}))[0]
-        assert (await backends.seat(queue.store, POOL, known, {f"other {number}": there}))[1]
+    await sits(queue, *(Seat(fake.address, 10_000, SeatState.RUNNING, 0.0, 1e15) for fake in small))
     late = Session(pools, made[0].work.held, budget_s=2.0)
     async with asking(pools), asyncio.timeout(10):
         await late.turn()
@@ -364,3 +378,34 @@ async def test_a_worker_whose_user_may_not_write_seats_has_its_turns(
     finally:
         await client.aclose()
         await queue.command("ACL", "DELUSER", "older")
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("how", ["cancelled", "fails", "cancelled while it waits"])
+async def test_a_turn_that_is_over_leaves_no_seat_that_runs_or_waits(
+    queue: Queue, pools: Pools, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch, how: str, told: bool
+) -> None:
+    """As a harness that hangs up, and goes on later. The control: nobody says that the turn is over."""
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    if not told:
+        monkeypatch.setattr(StickyPolicy, "_counted", lambda _self, _request: contextlib.nullcontext(Turn(160, 8)))
+        monkeypatch.setattr(rooms._PoolLedger, "leave", lambda _self, _ref: None)
+    [made] = await sessions(queue, pools, 1)
+    await made.turn()
+    await limited(queue, pools, small[0])
+    if how == "cancelled while it waits":
+        await sits(queue, Seat(small[0].address, 600, SeatState.RUNNING, 0.0, 1e15))
+    if how == "fails":
+        small[0].fault = FakeFault.REFUSED
+    else:
+        small[0].latency_ms = 60_000
+    state = SeatState.WAITING if how == "cancelled while it waits" else SeatState.RUNNING
+    async with asking(pools), asyncio.timeout(20):
+        turn = asyncio.create_task(made.turn())
+        if how != "fails":
+            await until(lambda: _is(queue, made, state))
+            turn.cancel()
+        assert isinstance((await asyncio.gather(turn, return_exceptions=True))[0], BaseException)
+        await pools.rooms._turn()
+        left = (await seats(queue)).get(made.work.held.token)
+    assert (left is None or left.state is SeatState.TOOLS) is told, left

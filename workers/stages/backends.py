@@ -20,7 +20,7 @@ from prorl_mq.store.server.tracking import TrackedRedis
 from prorl_mq.store.store import Store
 from workers import metrics
 from workers.inference import logprobs
-from workers.inference.assignment import Endpoint, WireProtocol
+from workers.inference.assignment import Endpoint, Turn, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.logprobs import LogprobMode, LogprobsRefused
 from workers.inference.policy import StickyPolicy
@@ -178,8 +178,7 @@ class HeapAssigner:
         self._work = work
         self._pool = work.spec.pool
         self._staleness = Staleness()
-        self._context = 0  # tokens of the prompt of this turn
-        self._since: float | None = None  # when this turn asked for room first
+        self._seated: dict[Turn, float] = {}  # turns under way that had to ask for room, and when each asked first
         self._served = ""  # the backend of the turn before
 
     async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str], to: str = "") -> Endpoint:
@@ -224,24 +223,28 @@ class HeapAssigner:
         """True if the batch may have log-probabilities of this mode."""
         return self._work.spec.sampling.raw_logprobs or logprobs.exact(mode, self._work.spec.sampling)
 
-    async def room(self, backend: Endpoint, context: int, answer: int, patience_s: float) -> Endpoint:
+    async def room(self, backend: Endpoint, turn: Turn, patience_s: float) -> Endpoint:
         """Holds a turn back while its pool has no room for it: the backend that it may begin on."""
-        self._context = context
         if not (await self._pools.view(self._pool)).limits:
             return backend
         token, rooms, avoid = self._work.held.token, self._pools.rooms, frozenset[str]()
-        self._since = self._since or monotonic()
+        since = self._seated.setdefault(turn, monotonic())
         self._work.left.unseat = partial(rooms.left, self._pool, token)
         while True:
-            warm, tokens = self._served == backend.address, needs(context, answer)
+            warm, tokens = self._served == backend.address, needs(turn.context, turn.answer)
             ask = Ask(token, backend.address, tokens, 0, warm, 1000 * patience_s, avoid)
-            place = await rooms.begin(self._pool, ask, self._since)
+            place = await rooms.begin(self._pool, ask, since)
             if place == backend.address:
                 return backend
             moved = await self.assign(self._work.held.ref, token, exclude=frozenset(), to=place)
             if moved.address != backend.address:
                 return moved
             avoid |= {place}  # it is full, say: this turn waits for its own one
+
+    def ended(self, turn: Turn) -> None:
+        """Its seat runs no longer, and keeps the room of what is in the cache."""
+        if self._seated.pop(turn, None) is not None:
+            self._pools.rooms.ended(self._pool, self._work.held.token, turn.context)
 
     async def ready(self, backend: Endpoint) -> Endpoint | None:
         """Holds a call back while its backend lacks the announced weights, in the modes that ask for it."""
@@ -274,9 +277,7 @@ class HeapAssigner:
     async def report_success(self, address: str, completion: Completion) -> None:
         if completion.finish_reason == "abort":
             self._pools.look_again(self._pool)  # weights are being changed: the rest must not miss that
-        if self._since is not None:  # it had to ask, so it has a seat
-            self._pools.rooms.ended(self._pool, self._work.held.token, self._context + len(completion.ids))
-        self._since, self._served = None, address
+        self._served = address
         view = await self._pools.view(self._pool)
         self._staleness.sampled(completion, view.policy.version)
         metrics.answered(address, completion)

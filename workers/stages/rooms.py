@@ -65,10 +65,14 @@ class Rooms:
                         await turn.answer
         except TimeoutError:
             ledger.take(ask)
+        except asyncio.CancelledError:
+            ledger.leave(ask.ref)
+            raise
         except FAULTS as error:
             log.warning("the ledger of pool %r cannot be asked, a turn begins without it: %s", pool, error)
         finally:
-            ledger.turns.pop(ask.ref, None)
+            if ledger.turns.get(ask.ref) is turn:
+                del ledger.turns[ask.ref]
             metrics.room_seconds.observe(monotonic() - started)
         return turn.answer.result() if turn.answer.done() and not turn.answer.cancelled() else ask.address
 
