@@ -23,12 +23,12 @@ from prorl_mq.testing.wire import FakeFault
 from tests.pool.conftest import in_run, joined, until
 from tests.support.queue import POOL, Queue, spec
 from tests.support.watch import Watch
-from workers.inference.assignment import Turn
 from workers.inference.clients import InferenceClients
 from workers.inference.policy import StickyPolicy
 from workers.inference.run_clock import RunClock
 from workers.stages import rooms
 from workers.stages.backends import Pools
+from workers.stages.seats import AttemptSeat
 from workers.stages.work import Work
 
 pytestmark = pytest.mark.anyio
@@ -89,13 +89,13 @@ async def sessions(queue: Queue, pools: Pools, count: int) -> list[Session]:
 
 
 async def pressed(pools: Pools, health: BackendHealth, *under_way: Session) -> None:
-    """Returns once the pool is known to be short of room, while each of the sessions has a turn."""
+    """Returns once the pool is known to be short of room: each of the sessions has a turn, or more until that is seen."""
     async with asking(pools), asyncio.timeout(30):
-        turns = asyncio.gather(*(each.turn() for each in under_way))
-        while not turns.done():
-            await health.turn()
-        await turns
-        await until(lambda: _limited(pools))
+        while not await _limited(pools):
+            turns = asyncio.gather(*(each.turn() for each in under_way))
+            while not turns.done():
+                await health.turn()
+            await turns
 
 
 async def limited(queue: Queue, pools: Pools, *fakes: FakeBackend, tokens: int = 608) -> None:
@@ -107,8 +107,8 @@ async def limited(queue: Queue, pools: Pools, *fakes: FakeBackend, tokens: int =
     await until(lambda: _limited(pools))
 
 
-async def sits(queue: Queue, *rows: Seat) -> None:
-    """Puts sessions of other workers into the ledger."""
+async def sits(queue: Queue, *rows: Seat | None) -> None:
+    """Puts sessions of other workers into the ledger, or takes them out."""
     known = (await backends.seat(queue.store, POOL, Seats("unknown"), {}))[0]
     assert (await backends.seat(queue.store, POOL, known, {f"other {at}": row for at, row in enumerate(rows)}))[1]
 
@@ -242,12 +242,12 @@ async def test_turns_wait_for_room_and_every_session_has_all_its_turns(
             rooms, "decide", lambda seats, limits, asks, now_ms, life_ms: [each.address for each in asks]
         )
     seen = [most_at_once(fake) for fake in small]
-    lengths = [1 + at % 4 for at in range(len(made))]
+    lengths, before = [1 + at % 4 for at in range(len(made))], [each.turns for each in made]
     async with asking(pools), asyncio.timeout(30):
         await asyncio.gather(*(each.turns_of(count) for each, count in zip(made, lengths, strict=True)))
         if ruled:
             await until(lambda: _nobody_sits(queue))
-    assert [each.turns for each in made] == [1 + count for count in lengths]
+    assert [each.turns - began for each, began in zip(made, before, strict=True)] == lengths
     assert (max(map(max, seen)) <= FITS) is ruled
     assert sum((await _loads(queue)).values()) == len(made)
 
@@ -388,7 +388,7 @@ async def test_a_turn_that_is_over_leaves_no_seat_that_runs_or_waits(
     """As a harness that hangs up, and goes on later. The control: nobody says that the turn is over."""
     await backends.remove(queue.store, POOL, small[1].address, drain=False)
     if not told:
-        monkeypatch.setattr(StickyPolicy, "_counted", lambda _self, _request: contextlib.nullcontext(Turn(160, 8)))
+        monkeypatch.setattr(AttemptSeat, "ended", lambda _self, _turn: None)
         monkeypatch.setattr(rooms._PoolLedger, "leave", lambda _self, _ref: None)
     [made] = await sessions(queue, pools, 1)
     await made.turn()
@@ -409,3 +409,56 @@ async def test_a_turn_that_is_over_leaves_no_seat_that_runs_or_waits(
         await pools.rooms._turn()
         left = (await seats(queue)).get(made.work.held.token)
     assert (left is None or left.state is SeatState.TOOLS) is told, left
+
+
+@pytest.mark.parametrize("shares", [True, False])
+async def test_turns_at_once_of_one_attempt_share_its_seat(
+    queue: Queue, pools: Pools, small: list[FakeBackend], shares: bool
+) -> None:
+    """As sub-agents through the gateway. The control: turns of three attempts, of which the third has no room."""
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    made = await sessions(queue, pools, FITS)
+    await made[0].turn()
+    await limited(queue, pools, small[0], tokens=400)
+    small[0].latency_ms = 60_000
+    async with asking(pools), asyncio.timeout(20):
+        turns = [asyncio.create_task(made[0 if shares else at].turn()) for at in range(FITS)]
+        await small[0].wait_running(FITS if shares else FITS - 1)
+        await pools.rooms._turn()
+        found = await seats(queue)
+        mine = found[made[0].work.held.token]
+        assert mine.state is SeatState.RUNNING
+        assert mine.tokens == (FITS if shares else 1) * room.needs(len(PROMPT), 8)
+        assert [each.state for each in found.values()].count(SeatState.WAITING) == (0 if shares else 1)
+        tokens = []
+        for turn in turns:
+            turn.cancel()
+            await asyncio.gather(turn, return_exceptions=True)
+            await pools.rooms._turn()
+            tokens.append((await seats(queue)).get(made[0].work.held.token))
+    if shares:
+        one = room.needs(len(PROMPT), 8)
+        assert [(each.tokens, each.state) for each in tokens if each] == [
+            (2 * one, SeatState.RUNNING),
+            (one, SeatState.RUNNING),
+            (len(PROMPT), SeatState.TOOLS),
+        ]
+
+
+async def test_another_turn_of_an_attempt_waits_with_the_first_and_asks_when_that_hangs_up(
+    queue: Queue, pools: Pools, small: list[FakeBackend]
+) -> None:
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    [made] = await sessions(queue, pools, 1)
+    await made.turn()
+    await limited(queue, pools, small[0])
+    await sits(queue, Seat(small[0].address, 600, SeatState.RUNNING, 0.0, 1e15))
+    async with asking(pools), asyncio.timeout(20):
+        first, second = (asyncio.create_task(made.turn()) for _ in range(2))
+        await until(lambda: _is(queue, made, SeatState.WAITING))
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await until(lambda: _is(queue, made, SeatState.WAITING))
+        assert not second.done()
+        await sits(queue, None)
+        await second

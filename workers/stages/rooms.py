@@ -64,7 +64,7 @@ class Rooms:
                     with self._waits.noted(f"room in the caches of pool {public(pool)!r}"):
                         await turn.answer
         except TimeoutError:
-            ledger.take(ask)
+            ledger.take(ask.ref, ask.address, ask.tokens)
         except asyncio.CancelledError:
             ledger.leave(ask.ref)
             raise
@@ -76,10 +76,20 @@ class Rooms:
             metrics.room_seconds.observe(monotonic() - started)
         return turn.answer.result() if turn.answer.done() and not turn.answer.cancelled() else ask.address
 
-    def ended(self, pool: str, ref: str, tokens: int) -> None:
-        """A turn of a session has ended, whose context has so many tokens now."""
+    def shared(self, pool: str, ref: str, address: str, tokens: int) -> None:
+        """Another turn of a session begins beside one that runs: together they need so many tokens."""
         if pool in self._ledgers:
-            self._ledgers[pool].end(ref, tokens)
+            self._ledgers[pool].take(ref, address, tokens)
+
+    def shrunk(self, pool: str, ref: str, tokens: int) -> None:
+        """One of several turns of a session has ended: the others need so many tokens."""
+        if pool in self._ledgers:
+            self._ledgers[pool].change(ref, tokens, SeatState.RUNNING)
+
+    def ended(self, pool: str, ref: str, tokens: int) -> None:
+        """The last turn of a session has ended, whose context has so many tokens now."""
+        if pool in self._ledgers:
+            self._ledgers[pool].change(ref, tokens, SeatState.TOOLS)
 
     def left(self, pool: str, ref: str) -> None:
         """An attempt is over: its seat is free."""
@@ -112,13 +122,13 @@ class _PoolLedger:
     def idle(self) -> bool:
         return not (self.turns or self._mine or self._news)
 
-    def take(self, ask: Ask) -> None:
+    def take(self, ref: str, address: str, tokens: int) -> None:
         """A turn begins without being told so."""
-        self._news[ask.ref] = self._mine[ask.ref] = self._seat(ask.address, ask.tokens, SeatState.RUNNING)
+        self._news[ref] = self._mine[ref] = self._seat(address, tokens, SeatState.RUNNING)
 
-    def end(self, ref: str, tokens: int) -> None:
+    def change(self, ref: str, tokens: int, state: SeatState) -> None:
         if (seat := self._mine.get(ref)) is not None:
-            self._news[ref] = self._mine[ref] = self._seat(seat.address, tokens, SeatState.TOOLS)
+            self._news[ref] = self._mine[ref] = self._seat(seat.address, tokens, state)
 
     def leave(self, ref: str) -> None:
         self._mine.pop(ref, None)
