@@ -89,7 +89,7 @@ async def sessions(queue: Queue, pools: Pools, count: int) -> list[Session]:
 
 
 async def pressed(pools: Pools, health: BackendHealth, *under_way: Session) -> None:
-    """Returns once the pool is known to be short of room: each of the sessions has a turn, or more until that is seen."""
+    """Returns once the pool is known to be short of room: each session has a turn, or more until that is seen."""
     async with asking(pools), asyncio.timeout(30):
         while not await _limited(pools):
             turns = asyncio.gather(*(each.turn() for each in under_way))
