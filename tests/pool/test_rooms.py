@@ -462,3 +462,38 @@ async def test_another_turn_of_an_attempt_waits_with_the_first_and_asks_when_tha
         assert not second.done()
         await sits(queue, None)
         await second
+
+
+@pytest.mark.parametrize("row", ["x 1 2 3 http://a", "r 1 2", "r many 2 3 http://a", "r 1 NaN 3 http://a", "\x80"])
+async def test_a_row_that_cannot_be_read_counts_as_nothing(
+    queue: Queue, pools: Pools, small: list[FakeBackend], row: str
+) -> None:
+    """As of a later release: the turns of this one begin, and its seats are written."""
+    [made] = await sessions(queue, pools, 1)
+    await limited(queue, pools, *small)
+    await queue.command("HSET", queue.keys.seats(POOL), "stamp", "9", "other", row.encode("latin-1"))
+    async with asking(pools), asyncio.timeout(20):
+        await made.turn()
+        await pools.rooms._turn()
+    assert (await seats(queue)).keys() == {made.work.held.token}
+
+
+async def test_the_loop_outlives_any_fault_of_one_pool(
+    queue: Queue, pools: Pools, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also turns begin: the ledger is no reason to fail one."""
+    [made] = await sessions(queue, pools, 1)
+    await limited(queue, pools, *small)
+    asked, told = asyncio.Event(), rooms.decide
+
+    def broken(*_: Any) -> Any:
+        asked.set()
+        raise TypeError("a row as nobody knows it")
+
+    async with asking(pools), asyncio.timeout(20):
+        await made.turn()
+        monkeypatch.setattr(rooms, "decide", broken)
+        await asked.wait()
+        await made.turn()
+        monkeypatch.setattr(rooms, "decide", told)
+        await until(lambda: _is(queue, made, SeatState.TOOLS))

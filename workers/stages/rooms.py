@@ -68,8 +68,8 @@ class Rooms:
         except asyncio.CancelledError:
             ledger.leave(ask.ref)
             raise
-        except FAULTS as error:
-            log.warning("the ledger of pool %r cannot be asked, a turn begins without it: %s", pool, error)
+        except Exception as error:
+            _tell(pool, error, "a turn begins without it")
         finally:
             if ledger.turns.get(ask.ref) is turn:
                 del ledger.turns[ask.ref]
@@ -99,11 +99,19 @@ class Rooms:
     async def _turn(self) -> None:
         await self._due.wait()
         for pool, ledger in list(self._ledgers.items()):
-            await ledger.ask((await self._view(pool)).limits)
+            try:
+                await ledger.ask((await self._view(pool)).limits)
+            except Exception as error:  # of one pool: turns of the others wait, too
+                _tell(pool, error, "it is asked again")
             if ledger.idle:
                 del self._ledgers[pool]
         if not self._ledgers:
             self._due.clear()
+
+
+def _tell(pool: str, error: Exception, then: str) -> None:
+    ours = None if isinstance(error, FAULTS) else error  # with where it was raised
+    log.warning("the ledger of pool %r cannot be asked, %s: %s", public(pool), then, error, exc_info=ours)
 
 
 class _PoolLedger:

@@ -24,6 +24,7 @@ RELIEVED: Final = 0.5
 RELIEVED_MS: Final = 60_000  # it has needed less than `RELIEVED` for so long: the ledger is put away
 COARSE: Final = 20  # a limit is told in such parts of the capacity, so that it is news seldom
 MARGIN: Final = 0.5  # a session moves to a backend with so much of its own one's sessions, to compute its prefix again
+MOST: Final = 2**53  # tokens of a seat or a limit; nobody has more
 UNHEARD: Final = 512  # tokens that the first answer of a session is expected to have
 
 
@@ -138,16 +139,25 @@ def limit(now: Pressure, told: EngineLoad) -> CacheLimit:
     return CacheLimit(int(share * told.capacity), bool(now.behind_ms) and told.at_ms - now.behind_ms < CALM_MS)
 
 
-def read_limit(text: str) -> CacheLimit:
-    """The reverse of `CacheLimit.text`. Raises `ValueError`."""
+def read_limit(text: str) -> CacheLimit | None:
+    """The reverse of `CacheLimit.text`. None for one that this release cannot read, as of a later one."""
     tokens, _, behind = text.partition(" ")
-    return CacheLimit(int(tokens), behind == "behind")
+    try:
+        limit = CacheLimit(int(tokens), behind == "behind")
+    except ValueError:
+        return None
+    return limit if 0 <= limit.tokens <= MOST else None
 
 
-def read_seat(text: str) -> Seat:
-    """The reverse of `Seat.text`. Raises `ValueError`."""
-    state, tokens, since_ms, until_ms, address = text.split(" ", 4)
-    return Seat(address, int(tokens), SeatState(state), float(since_ms), float(until_ms))
+def read_seat(text: str) -> Seat | None:
+    """The reverse of `Seat.text`. None for a row that this release cannot read, as of a later one."""
+    try:
+        state, tokens, since_ms, until_ms, address = text.split(" ", 4)
+        seat = Seat(address, int(tokens), SeatState(state), float(since_ms), float(until_ms))
+    except ValueError:
+        return None
+    sound = 0 <= seat.tokens <= MOST and math.isfinite(seat.since_ms) and math.isfinite(seat.until_ms)
+    return seat if sound else None
 
 
 def expected(answers: int, sampled: int, most: int) -> int:

@@ -175,3 +175,23 @@ def test_whatever_stands_in_the_ledger_it_keeps_its_promises(
             others = [seat for ref, seat in seats.items() if ref != each.ref and seat.address == each.address]
             assert any(seat.state is SeatState.RUNNING for seat in others), "somebody runs, so room will be free"
     assert all(math.isfinite(seat.weight(NOW_MS)) for seat in seats.values())
+
+
+PARTS = st.sampled_from(["r", "1", "-1", "9e999", "NaN", "x"])
+
+
+@given(st.text(max_size=40) | st.builds("{} {} {} {} {}".format, PARTS, PARTS, PARTS, PARTS, PARTS))
+def test_whatever_stands_in_a_row_is_a_sound_seat_or_nothing(text: str) -> None:
+    found = room.read_seat(text)
+    assert found is None or (math.isfinite(found.weight(NOW_MS)) and math.isfinite(found.until_ms))
+    limit = room.read_limit(text)
+    assert limit is None or 0 <= limit.tokens <= room.MOST
+
+
+@given(st.integers(0, room.MOST), STATES, st.integers(0, 2**50), st.integers(0, 2**50))
+def test_a_seat_and_a_limit_are_read_as_they_were_written(
+    tokens: int, state: SeatState, since: int, until: int
+) -> None:
+    made = Seat(A, tokens, state, float(since), float(until))
+    assert room.read_seat(made.text) == made
+    assert room.read_limit(CacheLimit(tokens, tokens % 2 == 0).text) == CacheLimit(tokens, tokens % 2 == 0)
