@@ -95,12 +95,13 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> dict[str, CacheLimit]:
-        """Limits of the backends that a session may move to. Without any, no turn waits for room."""
-        return {
-            address: seen.room
-            for address, seen in self.backends.items()
-            if seen.room and not _fault(seen) and not self.behind(address)
-        }
+        """Limits of all backends that have one. Without any, no turn waits for room."""
+        return {address: seen.room for address, seen in self.backends.items() if seen.room}
+
+    @property
+    def takers(self) -> frozenset[str]:
+        """Backends that a session may move to."""
+        return frozenset(at for at, seen in self.backends.items() if not _fault(seen) and not self.behind(at))
 
 
 async def add(

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from prorl_mq.duties import probe_backends
 from prorl_mq.duties.backend_control import BackendControl
 from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.rules.routing import room
 from prorl_mq.rules.routing.room import CacheLimit, Seat, SeatState
 from prorl_mq.schema.items import Claim, Held
 from prorl_mq.store import pools as backends
-from prorl_mq.store.pools import Seats
+from prorl_mq.store.pools import PoolView, Seats
 from prorl_mq.store.server import acl
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.testing.fake_backend import FakeBackend
@@ -238,9 +239,7 @@ async def test_turns_wait_for_room_and_every_session_has_all_its_turns(
     made = await sessions(queue, pools, 12)
     await pressed(pools, health, *made)
     if not ruled:
-        monkeypatch.setattr(
-            rooms, "decide", lambda seats, limits, asks, now_ms, life_ms: [each.address for each in asks]
-        )
+        monkeypatch.setattr(rooms, "decide", lambda seats, limits, asks, *_: [each.address for each in asks])
     seen = [most_at_once(fake) for fake in small]
     lengths, before = [1 + at % 4 for at in range(len(made))], [each.turns for each in made]
     async with asking(pools), asyncio.timeout(30):
@@ -497,3 +496,77 @@ async def test_the_loop_outlives_any_fault_of_one_pool(
         await made.turn()
         monkeypatch.setattr(rooms, "decide", told)
         await until(lambda: _is(queue, made, SeatState.TOOLS))
+
+
+@pytest.mark.parametrize("kept_ms", [30_000.0, 0.0])
+async def test_a_look_that_fails_leaves_the_limits_for_a_while(
+    queue: Queue,
+    pools: Pools,
+    health: BackendHealth,
+    small: list[FakeBackend],
+    monkeypatch: pytest.MonkeyPatch,
+    kept_ms: float,
+) -> None:
+    """The control: they are kept for no time."""
+    monkeypatch.setattr(probe_backends, "KEPT_MS", kept_ms)
+    await pressed(pools, health, *await sessions(queue, pools, 8))
+    await health.turn()
+    before = (await pools.view(POOL)).limits
+    assert len(before) == len(small)
+    for fake in small:
+        fake.refused["/metrics"] = 503
+    for _ in range(2):
+        await health.turn()
+    assert ((await backends.view(queue.store, POOL)).limits == before) is (kept_ms > 0)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("how", ["announced", "drained", "failing"])
+async def test_a_backend_that_takes_no_sessions_keeps_its_limit(
+    queue: Queue, pools: Pools, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch, how: str, kept: bool
+) -> None:
+    """Turns of its own sessions wait still. The control: limits are of those alone that take some."""
+    here = small[0]
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    [made] = await sessions(queue, pools, 1)
+    await made.turn()
+    await limited(queue, pools, here)
+    await sits(queue, Seat(here.address, 600, SeatState.RUNNING, 0.0, 1e15))
+    if not kept:
+        limits = PoolView.limits.fget
+        monkeypatch.setattr(
+            PoolView,
+            "limits",
+            property(lambda view: {at: each for at, each in limits(view).items() if at in view.takers}),
+        )
+
+    async def waits() -> bool:
+        return "room in the caches" in pools.waits.text
+
+    async def takes() -> bool:
+        return here.address in (await pools.view(POOL)).takers
+
+    async with asking(pools), asyncio.timeout(20):
+        turn = asyncio.create_task(made.turn())
+        await until(waits)
+        if how == "announced":
+            seen = (await pools.view(POOL)).backends[here.address].breaker
+            facts = {"version": "6"}
+            await backends.observe(queue.store, POOL, here.address, seen, backends.call_succeeded, facts)
+            await queue.store.announce(POOL, 7, "abort", "")
+        elif how == "drained":
+            await backends.remove(queue.store, POOL, here.address, drain=True)
+        while how == "failing" and await takes():
+            await pools.observe(POOL, here.address, backends.call_failed)
+        await until(lambda: _not(takes))
+        if kept:
+            await pools.rooms._turn()
+            assert await waits()
+        else:
+            await until(lambda: _not(waits))
+        turn.cancel()
+        await asyncio.gather(turn, return_exceptions=True)
+
+
+async def _not(true: Callable[[], Awaitable[bool]]) -> bool:
+    return not await true()

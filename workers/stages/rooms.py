@@ -8,11 +8,11 @@ ends by itself. Nobody waits for longer than its patience, whatever the ledger, 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from prorl_mq.clock import monotonic
-from prorl_mq.rules.routing.room import Ask, CacheLimit, Seat, SeatState, decide
+from prorl_mq.rules.routing.room import Ask, Seat, SeatState, decide
 from prorl_mq.schema.ids import public
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import PoolView, Seats
@@ -59,7 +59,7 @@ class Rooms:
         started = monotonic()
         try:
             async with asyncio.timeout(max(0.0, since + ask.patience_ms / 1000 - started)):
-                await ledger.ask((await self._view(pool)).limits, turn)
+                await ledger.ask(await self._view(pool), turn)
                 if not turn.answer.done():
                     with self._waits.noted(f"room in the caches of pool {public(pool)!r}"):
                         await turn.answer
@@ -100,7 +100,7 @@ class Rooms:
         await self._due.wait()
         for pool, ledger in list(self._ledgers.items()):
             try:
-                await ledger.ask((await self._view(pool)).limits)
+                await ledger.ask(await self._view(pool))
             except Exception as error:  # of one pool: turns of the others wait, too
                 _tell(pool, error, "it is asked again")
             if ledger.idle:
@@ -142,29 +142,30 @@ class _PoolLedger:
         self._mine.pop(ref, None)
         self._news[ref] = None
 
-    async def ask(self, limits: Mapping[str, CacheLimit], turn: _Turn | None = None) -> None:
+    async def ask(self, view: PoolView, turn: _Turn | None = None) -> None:
         """Decides about all turns of this process that want to begin, unless `turn` was among those of the question
         before. Raises Redis's faults.
         """
         async with self._asking:
             if turn is not None and turn.asked:
                 return
-            if not limits:
+            if not view.limits:
                 self._relieved()
                 return
             if self._ahead_ms is None:
                 self._ahead_ms = await self._store.now_ms() - monotonic() * 1000
             for _ in range(TRIES):
-                if await self._try(limits):
+                if await self._try(view):
                     return
 
-    async def _try(self, limits: Mapping[str, CacheLimit]) -> bool:
+    async def _try(self, view: PoolView) -> bool:
         """False if another process has changed the ledger meanwhile: this one knows it then as it is."""
         now_ms, news, turns = self._now_ms(), dict(self._news), list(self.turns.values())
         seats = {**self._mine, **self._known.seats, **{ref: seat for ref, seat in news.items() if seat}}
         seats = {ref: self._renewed(ref, seat, now_ms) for ref, seat in seats.items() if news.get(ref, seat)}
         asks = [each.ask._replace(since_ms=now_ms - 1000 * (monotonic() - each.since)) for each in turns]
-        answers = decide(seats, limits, asks, now_ms, LIFE_MS)
+        limits = {at: limit for at, limit in view.limits.items() if view.unfit(at) is None}  # turns leave those
+        answers = decide(seats, limits, asks, now_ms, LIFE_MS, view.takers)
         known = self._known.seats
         rows = {ref: seats.get(ref) for ref in known.keys() | seats.keys() if known.get(ref) != seats.get(ref)}
         if rows:

@@ -8,7 +8,7 @@ sessions. The service and its simulation (`bench/routing`) ask these functions a
 """
 
 import math
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Container, Mapping, MutableMapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -176,12 +176,14 @@ def decide(
     asks: Sequence[Ask],
     now_ms: float,
     life_ms: float,
+    takers: Container[str] | None = None,
 ) -> list[str]:
     """For each turn the backend that it may begin on, or an empty text: it waits. Writes the seats down.
 
-    `limits`: by address; a backend that is not there has room for all. A seat lasts for `life_ms`.
+    `limits`: by address; a backend that is not there has room for all. A seat lasts for `life_ms`. `takers`: backends
+    that sessions may move to; None: all that have limits.
     """
-    ledger = _Ledger(seats, limits, now_ms)
+    ledger = _Ledger(seats, limits, now_ms, limits if takers is None else takers)
     answers = []
     for ask in asks:
         address = ledger.place(ask)
@@ -197,8 +199,14 @@ def decide(
 class _Ledger:
     """Sums over the seats, as they are now."""
 
-    def __init__(self, seats: MutableMapping[str, Seat], limits: Mapping[str, CacheLimit], now_ms: float) -> None:
-        self.seats, self.limits, self.now_ms = seats, limits, now_ms
+    def __init__(
+        self,
+        seats: MutableMapping[str, Seat],
+        limits: Mapping[str, CacheLimit],
+        now_ms: float,
+        takers: Container[str],
+    ) -> None:
+        self.seats, self.limits, self.now_ms, self.takers = seats, limits, now_ms, takers
         self.loads = dict.fromkeys(limits, 0.0)
         self.runs = dict.fromkeys(limits, 0)
         self.sessions = dict.fromkeys(limits, 0)
@@ -238,19 +246,18 @@ class _Ledger:
             return at if self._made(at, limit.tokens - ask.tokens) else ""
         if self._free(at, ask) >= 0:
             return at
-        free = {each: self._free(each, ask) for each in self.limits if each not in ask.avoid}
+        free = {each: self._free(each, ask) for each in self._others(ask)}
         other = max(free, key=lambda each: (free[each], each), default="")
         return other if other and free[other] >= 0 else ""
 
     def _lighter(self, ask: Ask) -> str:
         """A backend that keeps up, has room, and so few sessions that moving pays; empty: there is none."""
-        fit = [
-            each
-            for each, limit in self.limits.items()
-            if not limit.behind and each not in ask.avoid and self._free(each, ask) >= 0
-        ]
+        fit = [each for each in self._others(ask) if not self.limits[each].behind and self._free(each, ask) >= 0]
         best = min(fit, key=lambda each: (self.sessions[each], each), default="")
         return best if best and self.sessions[best] + 1 <= MARGIN * (self.sessions[ask.address] + 1) else ""
+
+    def _others(self, ask: Ask) -> list[str]:
+        return [each for each in self.limits if each in self.takers and each not in ask.avoid]
 
     def _free(self, address: str, ask: Ask) -> float:
         """Room that is left with this one and those that have waited for longer."""

@@ -65,6 +65,15 @@ def test_one_that_waits_moves_to_another_backend_where_there_is_room() -> None:
     assert decide(seats, {A: CacheLimit(950), B: CacheLimit(400)}, [ask("next", 300)], NOW_MS, LIFE_MS) == [""]
 
 
+def test_no_session_moves_to_a_backend_that_takes_none() -> None:
+    """As one that is drained, or lacks announced weights; the control is the test before."""
+    seats = {"runs": seat(900), "there": seat(100, at=B)}
+    for behind in (True, False):
+        limits = {A: CacheLimit(950, behind), B: CacheLimit(950)}
+        assert decide(dict(seats), limits, [ask("new", 300)], NOW_MS, LIFE_MS, {A}) == [""]
+        assert decide(dict(seats), limits, [ask("new", 300)], NOW_MS, LIFE_MS, {A, B}) == [B]
+
+
 def test_the_oldest_has_the_room_first() -> None:
     seats = {"runs": seat(500), "old": seat(300, SeatState.WAITING, since=NOW_MS - 9_000)}
     assert decide(seats, {A: CacheLimit(950)}, [ask("young", 200)], NOW_MS, LIFE_MS) == [""]
