@@ -217,9 +217,9 @@ def probe_answered(seen: Breaker, _now_ms: int) -> Breaker:
 async def seat(store: Store, pool: str, known: Seats, rows: Mapping[str, Seat | None]) -> tuple[Seats, bool]:
     """Writes seats of a pool's ledger down, and takes those out that are None. Answers the ledger as it is then, and
     whether that holds the rows: it does not where another process has changed it since it was `known`.
-    Rows that cannot be read count as nothing.
+    Without rows it only looks. Rows that cannot be read count as nothing.
     """
-    stamp = str(chance.number(53))
+    stamp = str(chance.number(53)) if rows else known.stamp
     written = [(token, each.text if each else "") for token, each in rows.items()]
     status, now_ms, *found = await store.seat(pool, seen=known.stamp, stamp=stamp, seats=written)
     if status != b"changed":

@@ -570,3 +570,28 @@ async def test_a_backend_that_takes_no_sessions_keeps_its_limit(
 
 async def _not(true: Callable[[], Awaitable[bool]]) -> bool:
     return not await true()
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+async def test_a_turn_that_waits_writes_nothing_and_begins_when_another_process_gives_room_up(
+    queue: Queue, pools: Pools, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch, rewritten: bool
+) -> None:
+    """The control: rows are renewed at each question."""
+    if rewritten:
+        monkeypatch.setattr(Seat, "renewed", lambda row, now_ms, life_ms: row._replace(until_ms=now_ms + life_ms))
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    [made] = await sessions(queue, pools, 1)
+    await made.turn()
+    await limited(queue, pools, small[0])
+    await sits(queue, Seat(small[0].address, 600, SeatState.RUNNING, 0.0, 1e15))
+    turn = asyncio.create_task(made.turn())
+    await until(lambda: _is(queue, made, SeatState.WAITING))
+    await pools.rooms._turn()
+    before = await queue.command("HGETALL", queue.keys.seats(POOL))
+    for _ in range(3):
+        await pools.rooms._turn()
+    assert (await queue.command("HGETALL", queue.keys.seats(POOL)) != before) is rewritten
+    await sits(queue, None)
+    await pools.rooms._turn()
+    assert await _is(queue, made, SeatState.RUNNING)
+    await turn

@@ -162,13 +162,17 @@ class _PoolLedger:
         """False if another process has changed the ledger meanwhile: this one knows it then as it is."""
         now_ms, news, turns = self._now_ms(), dict(self._news), list(self.turns.values())
         seats = {**self._mine, **self._known.seats, **{ref: seat for ref, seat in news.items() if seat}}
-        seats = {ref: self._renewed(ref, seat, now_ms) for ref, seat in seats.items() if news.get(ref, seat)}
+        seats = {
+            ref: seat.renewed(now_ms, LIFE_MS) if ref in self._mine else seat
+            for ref, seat in seats.items()
+            if news.get(ref, seat)
+        }
         asks = [each.ask._replace(since_ms=now_ms - 1000 * (monotonic() - each.since)) for each in turns]
         limits = {at: limit for at, limit in view.limits.items() if view.unfit(at) is None}  # turns leave those
         answers = decide(seats, limits, asks, now_ms, LIFE_MS, view.takers)
         known = self._known.seats
         rows = {ref: seats.get(ref) for ref in known.keys() | seats.keys() if known.get(ref) != seats.get(ref)}
-        if rows:
+        if rows or "" in answers:  # who waits must know what others have changed
             self._known, done = await backends.seat(self._store, self._pool, self._known, rows)
             self._ahead_ms = self._known.now_ms - monotonic() * 1000
             if not done:
@@ -188,11 +192,6 @@ class _PoolLedger:
         for turn in self.turns.values():
             with contextlib.suppress(asyncio.InvalidStateError):
                 turn.answer.set_result(turn.ask.address)
-
-    def _renewed(self, ref: str, seat: Seat, now_ms: float) -> Seat:
-        """The seat of a session of this process lasts on while that lives."""
-        due = ref in self._mine and seat.until_ms - now_ms < LIFE_MS / 2
-        return seat._replace(until_ms=now_ms + LIFE_MS) if due else seat
 
     def _seat(self, address: str, tokens: int, state: SeatState) -> Seat:
         now_ms = self._now_ms()

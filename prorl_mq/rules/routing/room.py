@@ -53,6 +53,10 @@ class Seat(NamedTuple):
     def text(self) -> str:
         return f"{self.state.value} {self.tokens} {self.since_ms:.0f} {self.until_ms:.0f} {self.address}"
 
+    def renewed(self, now_ms: float, life_ms: float) -> "Seat":
+        """The seat for `life_ms` from now on, once half of its life is over: each change is a write."""
+        return self._replace(until_ms=now_ms + life_ms) if self.until_ms - now_ms < life_ms / 2 else self
+
     def weight(self, now_ms: float) -> float:
         """Tokens that it counts now."""
         if self.state is SeatState.RUNNING:
@@ -186,9 +190,11 @@ def decide(
     ledger = _Ledger(seats, limits, now_ms, limits if takers is None else takers)
     answers = []
     for ask in asks:
-        address = ledger.place(ask)
+        before, address = seats.get(ask.ref), ledger.place(ask)
         if address:
             seats[ask.ref] = Seat(address, ask.tokens, SeatState.RUNNING, now_ms, now_ms + life_ms)
+        elif before is not None and before[:3] == (ask.address, ask.tokens, SeatState.WAITING):
+            seats[ask.ref] = before.renewed(now_ms, life_ms)
         else:
             seats[ask.ref] = Seat(ask.address, ask.tokens, SeatState.WAITING, ask.since_ms, now_ms + life_ms)
         ledger.add(ask.ref)

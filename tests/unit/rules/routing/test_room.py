@@ -74,6 +74,22 @@ def test_no_session_moves_to_a_backend_that_takes_none() -> None:
         assert decide(dict(seats), limits, [ask("new", 300)], NOW_MS, LIFE_MS, {A, B}) == [B]
 
 
+def test_a_row_that_waits_is_written_again_when_half_of_its_life_is_over_or_it_has_changed() -> None:
+    seats = {"runs": seat(900)}
+    limits = {A: CacheLimit(950)}
+
+    def asked(after_ms: float, tokens: int = 300) -> Seat:
+        seats["runs"] = seat(900)._replace(until_ms=NOW_MS + 10 * LIFE_MS)
+        again = ask("waits", tokens, since=NOW_MS + after_ms % 7)  # clocks of processes drift
+        assert decide(seats, limits, [again], NOW_MS + after_ms, LIFE_MS) == [""]
+        return seats["waits"]
+
+    first = asked(0)
+    assert asked(1_000) is asked(LIFE_MS / 2 - 1_000) is first
+    assert asked(LIFE_MS / 2 + 1_000) == first._replace(until_ms=NOW_MS + 1.5 * LIFE_MS + 1_000)
+    assert asked(LIFE_MS / 2 + 2_000, 400).tokens == 400
+
+
 def test_the_oldest_has_the_room_first() -> None:
     seats = {"runs": seat(500), "old": seat(300, SeatState.WAITING, since=NOW_MS - 9_000)}
     assert decide(seats, {A: CacheLimit(950)}, [ask("young", 200)], NOW_MS, LIFE_MS) == [""]
