@@ -286,6 +286,7 @@ class _Ledger:
         for ref in out:
             self.add(ref, -1)
             self.seats[ref] = self.seats[ref]._replace(state=SeatState.OUT)
+            self.add(ref)
         return True
 
 

@@ -220,3 +220,22 @@ def test_a_seat_and_a_limit_are_read_as_they_were_written(
     made = Seat(A, tokens, state, float(since), float(until))
     assert room.read_seat(made.text) == made
     assert room.read_limit(CacheLimit(tokens, tokens % 2 == 0).text) == CacheLimit(tokens, tokens % 2 == 0)
+
+
+@given(ledgers())
+def test_sums_of_a_ledger_are_those_of_its_seats(
+    made: tuple[dict[str, Seat], dict[str, CacheLimit], list[Ask]],
+) -> None:
+    """Whoever begins and whoever is pushed out: that one is still a session of its backend."""
+    seats, limits, asks = made
+    ledger = room._Ledger(seats, limits, NOW_MS, limits)
+    for each in asks:
+        address = ledger.place(each)
+        state = SeatState.RUNNING if address else SeatState.WAITING
+        seats[each.ref] = Seat(address or each.address, each.tokens, state, each.since_ms, NOW_MS + LIFE_MS)
+        ledger.add(each.ref)
+        again = room._Ledger(dict(seats), limits, NOW_MS, limits)
+        assert (ledger.sessions, ledger.runs) == (again.sessions, again.runs)
+        assert ledger.loads == pytest.approx(again.loads, abs=1e-6)
+        for mine, anew in ((ledger.between, again.between), (ledger.waits, again.waits)):
+            assert {at: sorted(rows) for at, rows in mine.items()} == {at: sorted(rows) for at, rows in anew.items()}
