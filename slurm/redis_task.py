@@ -79,22 +79,21 @@ async def serve(given: argparse.Namespace) -> int:
     may live on, cut off from Slurm. Where locks do not reach from node to node, Slurm says whether that one still runs.
     Meanwhile it is a replica, which the job before may hand its work over to.
     """
-    task, said = RedisTask(given), False
+    task, said = RedisTask(given), ""
     follower: ReplicaTask | None = None
     again = 0.0
     with WarnedStopping() as stopping:
         try:
             while not stopping.asked.is_set():
-                with task.data.held() as held:
-                    if held and await task.data.free():
-                        if follower is None or not follower.promoted:
-                            if follower is not None:
-                                await follower.aclose()
+                async with task.data.held() as why:
+                    if not why:
+                        if follower is not None and not follower.promoted:
+                            await follower.aclose()
                             follower = None
                         return await task.run(stopping, follower.process if follower else None)
-                if not said:
-                    said = True
-                    say(f"the Redis before this one uses {task.data.place}: this one starts when that one has ended")
+                if why != said:
+                    said = why
+                    say(why)
                 try:
                     if follower is not None and not await follower.look():
                         await follower.aclose()

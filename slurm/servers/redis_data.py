@@ -8,7 +8,7 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +38,7 @@ class RedisData:
         self.place = place
         self._job = job
         self._next = place / "next.json"
+        self._holder = place / "job"
 
     @property
     def current(self) -> Path:
@@ -47,24 +48,40 @@ class RedisData:
         except FileNotFoundError:
             return self.place
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[bool]:
-        """Holds the data; false where another server does."""
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[str]:
+        """Holds the data: yields an empty text, else why not. Who leaves without an error gives them back, so that the
+        next job need not ask Slurm.
+        """
         with contextlib.ExitStack() as stack:
+            why = f"the Redis before this one uses {self.place}: this one starts when that one has ended"
             try:
                 stack.enter_context(locked(self.place))
+                if await self.free():
+                    why = ""
             except ConfigurationError:
-                yield False
-                return
-            yield True
+                pass
+            except commands.SlurmRefused as refused:
+                why = str(refused)
+            yield why
+            with contextlib.suppress(OSError):
+                if not why and self._holder.read_text() == self._job:
+                    self._holder.unlink()
 
     async def free(self) -> bool:
-        """True unless Slurm says that the job before runs; then they are this job's."""
-        holder = self.place / "job"
-        before = holder.read_text() if holder.exists() else ""
-        if before not in {"", self._job} and await commands.runs(before):
-            return False
-        holder.write_text(self._job)
+        """True where the job before has given the data back, or has ended as Slurm says: then they are this job's.
+        Raises `SlurmRefused` where Slurm does not answer: they are not free.
+        """
+        before = self._holder.read_text() if self._holder.exists() else ""
+        try:
+            if before not in {"", self._job} and await commands.runs(before):
+                return False
+        except commands.SlurmRefused as refused:
+            raise commands.SlurmRefused(
+                f"it is not known whether job {before}, which has the data, has ended ({refused}): this one waits "
+                f"until Slurm answers. If that job has ended, and its node is down or idle, remove {self._holder}"
+            ) from None
+        _written(self._holder, self._job.encode())
         return True
 
     def fresh(self) -> Path:
@@ -75,8 +92,8 @@ class RedisData:
 
     def adopt(self, directory: Path) -> None:
         """Lets a replica's directory be the one that counts, and this job the one that serves."""
+        _written(self._holder, self._job.encode())
         _written(self.place / "current", directory.name.encode())
-        _written(self.place / "job", self._job.encode())
         self._next.unlink(missing_ok=True)
 
     def announce(self, at: tuple[str, int] | None, directory: Path) -> None:
@@ -111,9 +128,13 @@ class RedisData:
 
 
 def _written(file: Path, content: bytes) -> None:
-    new = file.with_suffix(".new")
-    with new.open("wb") as made:
-        made.write(content)
-        made.flush()
-        os.fsync(made.fileno())
-    new.replace(file)
+    new = file.with_name(f".{file.name}.{secrets.token_hex(4)}")  # of two that wait, both write
+    try:
+        with new.open("wb") as made:
+            made.write(content)
+            made.flush()
+            os.fsync(made.fileno())
+        new.replace(file)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
