@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from prorl_mq.errors import ConfigurationError, ProrlError
+from prorl_mq.errors import ConfigurationError, ProrlError, ServerUnfit
 from prorl_mq.process import redis_server
 from prorl_mq.process.ports import free_port
 from prorl_mq.schema import rendezvous
@@ -104,17 +104,24 @@ class RedisTask:
         return 1
 
     async def follow(self) -> tuple["subprocess.Popen[bytes]", Path]:
-        """Starts a replica of the server that the rendezvous names: its process, and the directory of its data."""
+        """Starts a replica of the server that the rendezvous names: its process, and the directory of its data. Raises
+        `ServerUnfit` where the server refuses; then nothing is left of it.
+        """
         primary = await asyncio.to_thread(self.primary_url)
         directory = self.data.fresh()
-        process = await self._launch(directory)
-        try:
+        async with contextlib.AsyncExitStack() as undone:
+            undone.push_async_callback(asyncio.to_thread, self.data.discard, directory)
+            process = await self._launch(directory)
+            undone.push_async_callback(asyncio.to_thread, redis_server.stop, process)
             async with self.admin() as admin:
                 refused = await administration.follow(admin, primary, announce=self._address)
-        except BaseException:
-            await asyncio.to_thread(redis_server.stop, process)
-            raise
-        say(f"follows the Redis at {primary}" if refused is None else f"cannot be its replica: {refused}")
+            if refused is not None:
+                raise ServerUnfit(
+                    f"the server refuses to be a replica of {primary}: {refused}. Is one of its options, after `--`, "
+                    "in the way?"
+                )
+            undone.pop_all()
+        say(f"follows the Redis at {primary}")
         return process, directory
 
     def primary_url(self) -> str:

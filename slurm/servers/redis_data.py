@@ -90,6 +90,12 @@ class RedisData:
         directory.mkdir(parents=True, mode=0o700)
         return directory
 
+    def discard(self, directory: Path) -> None:
+        """Removes a replica's directory, unless it is the one that counts."""
+        with contextlib.suppress(OSError):  # where that is not known, too
+            if self.current != directory:
+                shutil.rmtree(directory)
+
     def adopt(self, directory: Path) -> None:
         """Lets a replica's directory be the one that counts, and this job the one that serves."""
         _written(self._holder, self._job.encode())
