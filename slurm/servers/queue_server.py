@@ -152,7 +152,7 @@ class RedisTask:
             await made.aclose()
 
     async def _start(self) -> "subprocess.Popen[bytes]":
-        process = await self._launch(self.data.current)
+        process = await self._launch(self.data.counted())
         self.publish()
         return process
 

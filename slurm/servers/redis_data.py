@@ -19,7 +19,8 @@ from prorl_mq.process.redis_server import locked
 from slurm import commands
 
 COPY: Final = "copy-"
-OLD: Final = ("appendonlydir", "redis.log", "dump.rdb")  # of data that lie in `shared`/redis itself
+STORED: Final = ("appendonlydir", "dump.rdb")
+OLD: Final = (*STORED, "redis.log")  # of data that lie in `shared`/redis itself
 
 
 class Successor(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +48,26 @@ class RedisData:
             return self.place / (self.place / "current").read_text().strip()
         except FileNotFoundError:
             return self.place
+
+    def counted(self) -> Path:
+        """`current`, for a server or a removal. Raises `ConfigurationError` where it is not there, or nothing names the
+        one of several directories that counts: an empty Redis would begin, and what it finds would be removed.
+        """
+        file, found = self.place / "current", self.current
+        copies = ", ".join(sorted(each.parent.name for each in self.place.glob(f"{COPY}*/{STORED[0]}")))
+        if file.exists():
+            if found.is_dir() and found != self.place:
+                return found
+            lost = f"names {found}, which is not there" if found != self.place else "is empty"
+        elif not copies or any((self.place / name).exists() for name in STORED):
+            return found
+        else:
+            lost = "is missing"
+        raise ConfigurationError(
+            f"{file}, which says where the data of Redis are, {lost}: Redis is not started. There is "
+            f"{copies or 'no copy'}. Bring it back from a backup, or write the name of the directory with the data to "
+            f"{file}. To begin with no data, move everything in {self.place} away"
+        )
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[str]:
@@ -120,8 +141,8 @@ class RedisData:
             return None
 
     def tidy(self) -> None:
-        """Removes what an earlier hand-over has left; the data are held."""
-        current, offer = self.current, self.announced()
+        """Removes what an earlier hand-over has left; the data are held. Raises as `counted`."""
+        current, offer = self.counted(), self.announced()
         kept = {current.name, offer.directory if offer else ""}
         for directory in self.place.glob(f"{COPY}*"):
             if directory.name not in kept:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from prorl_mq.errors import ServerUnfit
+from prorl_mq.errors import ConfigurationError, ServerUnfit
 from prorl_mq.process import redis_server
 from prorl_mq.schema import rendezvous
 from prorl_mq.store.server import administration
 from prorl_mq.store.server.connection import RedisSettings, ask, connect
 from slurm.redis_task import ReplicaTask
-from slurm.servers.queue_server import RedisTask
+from slurm.servers.queue_server import RedisTask, WarnedStopping
 from tests.support.service import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
@@ -81,6 +81,26 @@ async def test_a_primary_that_never_was_a_complete_replica_is_not_the_one_that_c
         assert (file.read_text() == before) == guarded
     second.data.tidy()
     assert (second.data.place / "appendonlydir").exists() == guarded
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [("copy-9-gone", "names .*/copy-9-gone, which is not there"), ("", "is empty"), (None, "is missing")],
+)
+async def test_where_the_data_are_not_where_they_should_be_no_empty_redis_begins(
+    job: Job, names: str | None, said: str
+) -> None:
+    """The control is the same without a loss: it starts, in the directory that counts."""
+    task = job("1")
+    data, directory = task.data, task.data.fresh()
+    data.adopt(directory)
+    async with serving(task):
+        assert (directory / "appendonlydir").exists()
+    (data.place / "current").unlink() if names is None else (data.place / "current").write_text(names)
+    with pytest.raises(ConfigurationError, match=rf"{said}: Redis is not started. There is {directory.name}"):
+        await task.run(WarnedStopping())
+    assert (directory / "appendonlydir").exists()
+    assert not (data.place / "appendonlydir").exists()
 
 
 async def test_one_that_follows_an_earlier_primary_is_of_no_use(job: Job) -> None:
