@@ -69,6 +69,7 @@ class ReplicaTask:
                 self._task.publish()
                 self.promoted = True
                 return True
+            await self._task.trusting()
             ready = await administration.has_all(admin, self._primary)
         self._complete = self._complete or ready
         self._task.data.announce(self._task.place if ready else None, self._directory)

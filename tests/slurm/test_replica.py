@@ -5,8 +5,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError
 
 from prorl_mq.errors import ConfigurationError, ServerUnfit
 from prorl_mq.process import redis_server
@@ -14,6 +16,7 @@ from prorl_mq.schema import rendezvous
 from prorl_mq.store.server import administration
 from prorl_mq.store.server.connection import RedisSettings, ask, connect
 from slurm.redis_task import ReplicaTask
+from slurm.servers import certificates
 from slurm.servers.queue_server import RedisTask, WarnedStopping
 from tests.support.service import until
 
@@ -41,12 +44,22 @@ async def serving(task: RedisTask) -> AsyncIterator[Path]:
     process = await task._start()
     try:
         file = task._rendezvous / "ingress.json"
-        redis = connect(RedisSettings(rendezvous=file), connections=1)
-        await ask(redis, "SET", "{prorl}:kept", "1")
-        await redis.aclose()
+        await asked(file, "SET", "{prorl}:kept", "1")
         yield file
     finally:
         await asyncio.to_thread(redis_server.stop, process)
+
+
+async def asked(file: Path, *command: str) -> Any:
+    redis = connect(RedisSettings(rendezvous=file), connections=1)
+    try:
+        return await ask(redis, *command)
+    finally:
+        await redis.aclose()
+
+
+async def kept(file: Path) -> Any:
+    return await asked(file, "GET", "{prorl}:kept")
 
 
 async def offered(replica: ReplicaTask, task: RedisTask) -> bool:
@@ -117,6 +130,35 @@ async def test_one_that_follows_an_earlier_primary_is_of_no_use(job: Job) -> Non
         await replica.aclose()
     assert second.data.current == second.data.place
     assert not list(second.data.place.glob("copy-*"))
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_only_the_server_that_serves_makes_an_authority(
+    job: Job, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """The control lets the next one make it: clients show certificates that the first does not trust."""
+    async with serving(first := job("1", tls=True)) as file:
+        monkeypatch.setattr(certificates, "CA_DAYS", 61)  # half of the authority's time is over
+        if not guarded:
+            certificates.authority(first._certificates)
+            certificates.issue(first._certificates, "ingress", file.with_suffix(".pem"))
+        replica = await ReplicaTask.started(second := job("2", tls=True))
+        if not guarded:
+            with pytest.raises((ConnectionError, OSError)):
+                await kept(file)
+        else:
+            await until(lambda: offered(replica, second), within_s=30)
+            assert await kept(file) == b"1"
+            await first.renewed()
+            assert await replica.look(), "it reads the new authority"
+            assert await kept(file) == b"1"
+            async with first.admin() as primary, second.admin() as admin:
+                await administration.hand_over(primary, *second.place, within_ms=5000)
+                await until(lambda: administration.is_primary(admin), within_s=30)
+            assert await replica.look()
+            assert replica.promoted
+            assert await kept(file) == b"1", "it trusts what came while it waited"
+        await replica.aclose()
 
 
 async def test_the_copy_of_a_replica_that_was_not_promoted_goes_with_it(job: Job) -> None:
