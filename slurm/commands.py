@@ -21,7 +21,8 @@ SETS: Final = {
 # Left out though the script does not set them: who waits for the job, where its output goes, and of a job around this.
 NEVER: Final = re.compile(r"wait|error|input|output|array|dependency|test-only|(cpu|mem)-bind.*")
 OPTION: Final = re.compile(r"^#SBATCH --?([A-Za-z][\w\-]*)", re.MULTILINE)
-ALIVE: Final = WORKING | {"COMPLETING"}
+ALIVE: Final = WORKING | {"COMPLETING", "SUSPENDED", "STOPPED"}  # it has processes, or will have them again
+FORGOTTEN: Final = "invalid job id"  # what squeue says of a job that ended some minutes ago
 ANSWER_S: Final = 60.0
 SHORT: Final = {
     "a": "array",
@@ -71,11 +72,15 @@ async def tasks(names: Iterable[str]) -> list[SlurmTask]:
 
 
 async def runs(job: str) -> bool:
-    """True if Slurm knows that a job of ours runs, or just ends. Where it cannot be asked, that is not known."""
+    """True if a job of ours runs, stands still or just ends. Raises `SlurmRefused` where Slurm does not answer: then
+    the job may run.
+    """
     try:
         out, _ = await _run(["squeue", "-h", "-j", job, "-o", "%T"])
-    except SlurmRefused:
-        return False
+    except SlurmRefused as refused:
+        if FORGOTTEN in str(refused).lower():
+            return False
+        raise
     return any(state in ALIVE for state in out.split())
 
 

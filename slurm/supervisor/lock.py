@@ -117,8 +117,9 @@ class WatchLock:
 
     async def _over(self, found: Supervisor, guard: int) -> bool:
         """It has said nothing for long, was an earlier run of this job, or its job has ended."""
-        if found.job and (found.job == self._job or not await commands.runs(found.job)):
-            return True
+        with contextlib.suppress(commands.SlurmRefused):  # then its age alone counts
+            if found.job and (found.job == self._job or not await commands.runs(found.job)):
+                return True
         os.utime(guard)
         return os.fstat(guard).st_mtime - self._state.stat().st_mtime > self._stale_s
 
