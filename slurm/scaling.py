@@ -13,10 +13,11 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
 from slurm.spec import WATCH, Array, Deployment, Job, TaskKind
-from slurm.tasks import SlurmTask, ahead_s, clock_s, task_of
+from slurm.tasks import SlurmTask, ahead_s, clock_s, limit_s, task_of
 
 FAILURES = 3  # tasks that ended badly, with no worker alive, until an array is asked for no more; so of a server,
 YOUNG_S = 60  # whose tasks have ended so soon
+SPARE = 2  # times its count are there of a server at most: each one, and its successor
 
 
 class ScalingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,13 +50,16 @@ def decide(
 
 def servers(deployment: Deployment, tasks: Sequence[SlurmTask]) -> dict[str, int]:
     """Tasks of Redis, API and each backend to ask for, as numbers: in place of those that have ended, and of those that
-    soon end by their time limit, so that the next one is there before.
+    soon end by their time limit, so that the next one is there before. There are never more than twice as many as
+    there should be, whatever limits Slurm gives them.
     """
     lacking, fail = {}, failing(deployment, tasks)
     for name, (job, count) in named(deployment).items():
-        lasting = [task for task in tasks if task.job == name and (task.waiting or _lasts(task, ahead_s(job.time)))]
-        if len(lasting) < count and name not in fail:
-            lacking[name] = count - len(lasting)
+        there = [task for task in tasks if task.job == name and (task.waiting or task.working)]
+        lasting = sum(task.waiting or _lasts(task, job) for task in there)
+        add = min(count - lasting, SPARE * count - len(there))
+        if add > 0 and name not in fail:
+            lacking[name] = add
     return lacking
 
 
@@ -83,10 +87,10 @@ def named(deployment: Deployment) -> dict[str, tuple[Job, int]]:
     return found | {name: (backend, backend.count) for name, backend in deployment.backends.items()}
 
 
-def _lasts(task: SlurmTask, longer_s: float) -> bool:
-    """It runs, and its limit is not near."""
+def _lasts(task: SlurmTask, job: Job) -> bool:
+    """It runs, and its limit is not near: that of the spec, or the shorter one that Slurm has given it."""
     left_s = clock_s(task.left)
-    return task.working and (left_s is None or left_s > longer_s)
+    return task.working and (left_s is None or left_s > ahead_s(min(limit_s(job.time), task.run_s + left_s)))
 
 
 def jobs(demand: Demand, kind: TaskKind) -> int:

@@ -52,7 +52,7 @@ def watch_script(deployment: Deployment, after: str = "") -> BatchScript:
     job = deployment.watch or WatchJob()
     early = ""
     if (limit := limit_s(job.time)) != math.inf:
-        early = f"after:{after}+{max(1, int((limit - ahead_s(job.time)) / 60))}?"
+        early = f"after:{after}+{max(1, int((limit - ahead_s(limit)) / 60))}?"
     options = {"dependency": f"{early}afterany:{after}"} if after else {}
     return _server(deployment, WATCH, job, ["-m", "slurm.supervisor.task", "--shared", deployment.shared], **options)
 

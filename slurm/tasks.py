@@ -118,13 +118,13 @@ def limit_s(text: str) -> float:
     return float(int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds) or math.inf
 
 
-def ahead_s(text: str) -> float:
-    """The time before a server's limit at which its successor is asked for.
+def ahead_s(whole_s: float) -> float:
+    """The time before a server's limit, of `whole_s` in all, at which its successor is asked for.
 
-    >>> ahead_s("4:00:00"), ahead_s("2-0"), ahead_s("10:00")
+    >>> ahead_s(4 * 3600), ahead_s(48 * 3600), ahead_s(600)
     (1440.0, 17280.0, 300.0)
     """
-    return min(limit_s(text) / 2, max(AHEAD_S, limit_s(text) * AHEAD))
+    return min(whole_s / 2, max(AHEAD_S, whole_s * AHEAD))
 
 
 NAME: Final = re.compile(r"(?P<stage>[a-z]+)-(?P<task>\d+(_\d+)?)\.(?P<restarts>\d+)@(?P<node>.+)-(?P<pid>\d+)")
