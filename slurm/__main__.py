@@ -113,8 +113,9 @@ async def _scale(deployment: Deployment, given: argparse.Namespace) -> int:
         print(f"{given.array}: {await commands.submit(array_script(deployment, given.array, given.add).text)}")
         return 0
     with Stopping() as stopping:
-        await Watch(lambda: deployment).run(stopping, once=not given.watch)
-    return 0
+        watch = Watch(lambda: deployment)
+        await watch.run(stopping, once=not given.watch)
+    return 1 if watch.refused and not given.watch else 0
 
 
 async def _drain(deployment: Deployment, given: argparse.Namespace) -> int:

@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ProrlError, RedisUnavailable
@@ -36,6 +37,7 @@ class Watch:
         self._held = False
         self._memory: Memory = {}
         self._said: dict[str, str] = {}
+        self.refused: list[str] = []  # by Slurm, in the last look
 
     async def run(self, stopping: Stopping, *, once: bool) -> None:
         """Runs until a signal, or for one round. A round that fails is reported, and the next one follows."""
@@ -65,6 +67,7 @@ class Watch:
         whether Redis answers or not.
         """
         deployment = self._deployment = self._asked()
+        self.refused = []
         try:
             if not await self._mine():
                 return {}
@@ -121,9 +124,8 @@ class Watch:
             "the chain", "its jobs fail at their start: see their logs; no successor is submitted" if fails else ""
         )
         if not fails and not any(task.waiting or task.working for task in others):
-            async with self._lock.acting():
-                job = await commands.submit(watch_script(self._deployment, after=self._job).text)
-            self._note(WATCH, f"its successor is {job}")
+            text = watch_script(self._deployment, after=self._job).text
+            await self._command(WATCH, partial(commands.submit, text), "its successor is {}")
 
     async def _servers(self, here: Sequence[SlurmTask]) -> None:
         """Redis, API and backends that have ended, by their time limit or otherwise, are asked for again; before a
@@ -137,25 +139,34 @@ class Watch:
                 of = script
                 if script.name in self._deployment.backends:
                     of = backend_script(self._deployment, script.name, count)
-                async with self._lock.acting():
-                    job = await commands.submit(of.text)
-                self._note(script.name, f"submitted again as {job}")
+                await self._command(script.name, partial(commands.submit, of.text), "submitted again as {}")
 
     async def _act(self, array: str, plan: ScalingPlan) -> None:
         if plan.add:
-            async with self._lock.acting():
-                job = await commands.submit(array_script(self._deployment, array, plan.add).text)
-            self._note(array, f"{plan.add} more as {job}: {plan.why}")
+            text = array_script(self._deployment, array, plan.add).text
+            await self._command(array, partial(commands.submit, text), f"{plan.add} more as {{}}: {plan.why}")
         if plan.withdraw:
-            async with self._lock.acting():
-                await commands.cancel(plan.withdraw)
-            self._note(array, f"{plan.why}; withdrawn before they ran: {' '.join(plan.withdraw)}")
+            done = f"{plan.why}; withdrawn before they ran: {' '.join(plan.withdraw)}"
+            await self._command(array, partial(commands.cancel, plan.withdraw), done)
         if plan.drain:
-            async with self._lock.acting():
-                await commands.drain(plan.drain)
-            self._note(array, f"{plan.why}; draining: {' '.join(plan.drain)}")
+            done = f"{plan.why}; draining: {' '.join(plan.drain)}"
+            await self._command(array, partial(commands.drain, plan.drain), done)
         if not (plan.add or plan.withdraw or plan.drain):
             self._tell(array, plan.why if "no more are requested" in plan.why else "")
+
+    async def _command(self, about: str, command: Callable[[], Awaitable[str | None]], done: str) -> None:
+        """Gives one command as the holder of the lock; `done` says what it did, with Slurm's answer for `{}`. What
+        Slurm refuses is told, and stops none of the commands after it. Raises `Superseded`.
+        """
+        try:
+            async with self._lock.acting():
+                answer = await command()
+        except commands.SlurmRefused as error:
+            self.refused.append(f"{about}: {error}")
+            self._tell(f"{about}, refused", str(error))
+            return
+        self._tell(f"{about}, refused", "")
+        self._note(about, done.replace("{}", answer or "", 1))
 
     def _note(self, about: str, text: str) -> None:
         """Says what was done, and keeps it."""

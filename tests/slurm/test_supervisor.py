@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from slurm import __main__ as cli
 from slurm import spec_file
 from slurm.script import watch_script
 from slurm.spec import Deployment
@@ -25,6 +26,12 @@ OWN = "7|d.watch|RUNNING|n1|1:00|59:00|None\n"
 @pytest.fixture
 def found(tmp_path: Path) -> Deployment:
     return spec_file.deployment({"name": "d", "shared": str(tmp_path / "shared"), "redis": {}, "watch": {}})
+
+
+def asked(fake: Fake) -> list[str]:
+    """The names of the jobs that were submitted, or refused."""
+    sent = [call["stdin"] for call in fake.calls if call["argv"][0] == "sbatch"]
+    return [text.splitlines()[1].split(".")[1] for text in sent]
 
 
 @pytest.fixture
@@ -156,6 +163,31 @@ async def test_jobs_of_the_chain_that_fail_at_once_are_followed_by_none(found: D
     fake.answers("squeue", OWN + "".join(f"{job}|d.watch|FAILED|n1|0:01|59:00|None\n" for job in (4, 5, 6)))
     await Watch(lambda: replace(found, redis=None), job="7").look()
     assert fake.argvs("sbatch") == []
+
+
+async def test_a_refusal_stops_none_of_the_commands_after_it_and_is_told_once(
+    found: Deployment, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At a limit of jobs, the chain's successor is refused; Redis is asked for all the same."""
+    fake.answers("squeue", OWN)
+    fake.answers("sbatch-refuses-watch", "sbatch: error: AssocMaxSubmitJobLimit", 1)
+    watch = Watch(lambda: found, job="7")
+    for _ in range(2):
+        await watch.look()
+    assert asked(fake) == ["watch", "redis", "watch", "redis"]
+    assert capsys.readouterr().err.count("AssocMaxSubmitJobLimit") == 1
+    fake.answers("sbatch-refuses-watch", "21\n")
+    await watch.look()
+    assert "scale watch: its successor is 21" in capsys.readouterr().err
+
+
+def test_one_look_by_hand_that_slurm_refused_something_ends_with_1(tmp_path: Path, fake: Fake) -> None:
+    spec = tmp_path / "d.toml"
+    spec.write_text(f'name = "d"\nshared = "{tmp_path / "shared"}"\n[redis]\n')
+    fake.answers("sbatch", "sbatch: error: AssocMaxSubmitJobLimit", 1)
+    assert cli.main(["scale", "--spec", str(spec)]) == 1
+    fake.answers("sbatch", "17\n")
+    assert cli.main(["scale", "--spec", str(spec)]) == 0
 
 
 @pytest.mark.parametrize(
