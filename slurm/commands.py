@@ -44,7 +44,7 @@ def environment(environ: Mapping[str, str], script: str = "") -> dict[str, str]:
     """Variables that a submitted job may inherit: nothing of the job that submits it, and of a user's own for sbatch,
     as SBATCH_ACCOUNT, those that say what the script leaves open.
     """
-    said = {SHORT.get(option, option) for option in OPTION.findall(script)}
+    said = {SETS.get(option, SHORT.get(option, option)) for option in OPTION.findall(script)}
     found = {}
     for name, value in environ.items():
         if name.startswith(OF_SBATCH):

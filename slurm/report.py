@@ -81,6 +81,9 @@ def _of_task(
     if task.failed:
         after = "its jobs continue elsewhere" if array else "`scale` or `submit` starts it again"
         return [f"{task.id} ({task.job}): {task.end}; {after}; its log is {log}"]
+    if task.held:
+        then = f"`scontrol release {task.id}` once its cause has gone, or `cancel {task.id}`"
+        return [f"{task.id} ({task.job}) will not start by itself ({task.reason or task.state}): {then}"]
     if array is None or not asked:
         return []
     if task.working and not mine and task.run_s >= deployment.scale.start_s:

@@ -56,7 +56,7 @@ def servers(deployment: Deployment, tasks: Sequence[SlurmTask]) -> dict[str, int
     lacking, fail = {}, failing(deployment, tasks)
     for name, (job, count) in named(deployment).items():
         there = [task for task in tasks if task.job == name and (task.waiting or task.working)]
-        lasting = sum(task.waiting or _lasts(task, job) for task in there)
+        lasting = sum(task.coming or _lasts(task, job) for task in there)
         add = min(count - lasting, SPARE * count - len(there))
         if add > 0 and name not in fail:
             lacking[name] = add
@@ -64,14 +64,14 @@ def servers(deployment: Deployment, tasks: Sequence[SlurmTask]) -> dict[str, int
 
 
 def failing(deployment: Deployment, tasks: Sequence[SlurmTask]) -> set[str]:
-    """Servers that have failed at their start again and again, and of which none runs: until Slurm has forgotten
-    these tasks they are not asked for.
+    """Servers that have failed at their start again and again, or that Slurm holds back, and of which none runs: until
+    Slurm has forgotten these tasks they are not asked for.
     """
     found = set()
     counts = {name: count for name, (_, count) in named(deployment).items()} | {WATCH: 1}
     for name, count in counts.items():
         mine = [task for task in tasks if task.job == name]
-        failed = sum(task.failed and task.run_s < YOUNG_S for task in mine)
+        failed = sum(task.held or (task.failed and task.run_s < YOUNG_S) for task in mine)
         if failed >= FAILURES * count and not any(task.working for task in mine):
             found.add(name)
     return found
@@ -123,7 +123,7 @@ def _plan(
 ) -> ScalingPlan:
     scale = deployment.scale
     workers = _by_task(demand.workers)
-    waiting = [task.id for task in mine if task.waiting]
+    waiting = [task.id for task in mine if task.coming]
     working = [task for task in mine if task.working and not _drains(task, workers)]
     have = len(waiting) + len(working)
     if wanted <= have:
@@ -135,12 +135,8 @@ def _plan(
             return ScalingPlan(why=f"{have - wanted} more than needed for {now_s - since:.0f} s")
         return _less(min(scale.step, have - wanted), waiting, working, workers)
     memory.pop(name, None)
-    failed = sum(task.failed for task in mine)
-    alive = any(workers.get(task.id) for task in mine)
-    if failed >= FAILURES and not alive:
-        return ScalingPlan(
-            why=f"{failed} of its tasks failed and no worker is alive: see the logs; no more are requested"
-        )
+    if why := _refuses(mine, workers, wanted):
+        return ScalingPlan(why=f"{why}; no more are requested")
     stage = {TaskKind.NODE: Stage.INIT, TaskKind.INIT: Stage.INIT, TaskKind.RUN: Stage.RUN, TaskKind.EVAL: Stage.EVAL}[
         array.kind
     ]
@@ -148,6 +144,14 @@ def _plan(
     if have > array.least and oldest_s < scale.up_s:
         return ScalingPlan(why=f"the oldest job has waited for {oldest_s:.0f} s only")
     return ScalingPlan(add=min(scale.step, wanted - have), why=f"{wanted} needed, {have} running or on their way")
+
+
+def _refuses(mine: Sequence[SlurmTask], workers: Mapping[str, Sequence[WorkerStatus]], wanted: int) -> str:
+    """Why further tasks would be of no use; empty where they are."""
+    failed, held = sum(task.failed for task in mine), sum(task.held for task in mine)
+    if failed >= FAILURES and not any(workers.get(task.id) for task in mine):
+        return f"{failed} of its tasks failed and no worker is alive: see the logs"
+    return f"Slurm holds {held} of its tasks back: see `status`" if held >= wanted else ""
 
 
 def _less(

@@ -8,6 +8,12 @@ import msgspec
 
 FORMAT: Final = "%i|%j|%T|%N|%M|%L|%r"
 WAITING: Final = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "REQUEUE_FED"})
+# Reasons for which a task waits until somebody changes something: squeue's words of several releases.
+HELD: Final = re.compile(
+    r"held|hold|NeverSatisfied|BadConstraints|Partition(Time|Node)Limit|AssociationTimeLimit|Invalid(Account|QOS)"
+    r"|Max\w+PerJob|JobLaunchFailure",
+    re.IGNORECASE,
+)
 WORKING: Final = frozenset({"RUNNING", "SIGNALING", "STAGE_OUT", "RESIZING"})
 AHEAD_S: Final = 600.0  # a server's successor is asked for so long before its limit,
 AHEAD: Final = 0.1  # or such a share of the limit if that is more, and half of it at most
@@ -40,6 +46,16 @@ class SlurmTask(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waiting(self) -> bool:
         return self.state in WAITING
+
+    @property
+    def held(self) -> bool:
+        """It waits, and will not start by itself."""
+        return self.waiting and (self.state == "REQUEUE_HOLD" or HELD.search(self.reason) is not None)
+
+    @property
+    def coming(self) -> bool:
+        """It waits, and will start."""
+        return self.waiting and not self.held
 
     @property
     def working(self) -> bool:

@@ -120,10 +120,9 @@ class Watch:
             return
         others = [task for task in here if task.job == WATCH and task.id != self._job]
         fails = WATCH in failing(self._deployment, others)
-        self._tell(
-            "the chain", "its jobs fail at their start: see their logs; no successor is submitted" if fails else ""
-        )
-        if not fails and not any(task.waiting or task.working for task in others):
+        why = "its jobs fail at their start, or are held back: see `status`; no successor is submitted"
+        self._tell("the chain", why if fails else "")
+        if not fails and not any(task.coming or task.working for task in others):
             text = watch_script(self._deployment, after=self._job).text
             await self._command(WATCH, partial(commands.submit, text), "its successor is {}")
 
@@ -133,7 +132,7 @@ class Watch:
         """
         lacking, fail = servers(self._deployment, here), failing(self._deployment, here)
         for script in scripts(self._deployment):
-            why = "fails at its start: see its log; it is asked for again once Slurm has forgotten these tasks"
+            why = "fails at its start, or is held back: see `status`; it is asked for again once these tasks are gone"
             self._tell(f"the server {script.name}", why if script.name in fail else "")
             if count := lacking.get(script.name, 0):
                 of = script

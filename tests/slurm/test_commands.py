@@ -56,6 +56,15 @@ async def test_a_job_does_not_inherit_the_job_that_submits_it(fake: Fake, monkey
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("word", ["--requeue", "--no-requeue"])
+async def test_a_users_own_word_does_not_requeue_what_the_script_says_is_not_to_be(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setenv("SBATCH_REQUEUE", "1")
+    await commands.submit(f"#!/bin/bash\n#SBATCH {word}\n")
+    assert fake.calls[0]["env"] == {}
+
+
 @pytest.mark.parametrize(
     ("variable", "kept"),
     [("SBATCH_ACCOUNT", True), ("SBATCH_RESERVATION", True), ("SBATCH_QOS", False), ("SBATCH_PARTITION", False),

@@ -53,6 +53,16 @@ def test_what_waits_in_slurm_is_on_its_way_and_not_asked_for_again() -> None:
     assert plan(one(), work(40), task("1_0"), task("1_1", "PENDING"), task("1_2", "CONFIGURING")).add == 7
 
 
+def test_what_slurm_holds_back_is_asked_for_again_but_not_without_end() -> None:
+    held = [replace(task(f"1_{place}", "PENDING"), reason="JobHeldAdmin") for place in range(10)]
+    assert plan(one(), work(40), *held[:1]).add == 10
+    no_more = plan(one(), work(40), *held)
+    assert (no_more.add, "Slurm holds 10 of its tasks back" in no_more.why) == (0, True)
+    server_ = replace(server("1", "redis", "", "PENDING"), reason="JobHeldAdmin")
+    assert servers(served(), [server_]) == {"redis": 1, "b": 3}
+    assert servers(served(), [server_, replace(server_, id="2")]) == {"b": 3}
+
+
 def test_a_draining_task_counts_no_more() -> None:
     demand = work(8, workers=(worker("1_0", slots=0, busy=3), worker("1_1")))
     assert plan(one(), demand, task("1_0"), task("1_1")).add == 1

@@ -11,12 +11,14 @@ from msgspec.structs import replace
 
 from slurm import __main__ as cli
 from slurm import spec_file
+from slurm.report import notes
 from slurm.script import watch_script
 from slurm.spec import Deployment
 from slurm.supervisor import lock as lock_module
 from slurm.supervisor import places
 from slurm.supervisor.lock import Busy, Superseded, Supervisor, WatchLock, exclusive
 from slurm.supervisor.watch import Watch
+from slurm.tasks import read_tasks
 from tests.slurm.conftest import Fake
 
 pytestmark = pytest.mark.anyio
@@ -163,6 +165,42 @@ async def test_jobs_of_the_chain_that_fail_at_once_are_followed_by_none(found: D
     fake.answers("squeue", OWN + "".join(f"{job}|d.watch|FAILED|n1|0:01|59:00|None\n" for job in (4, 5, 6)))
     await Watch(lambda: replace(found, redis=None), job="7").look()
     assert fake.argvs("sbatch") == []
+
+
+HELD = [
+    "JobHeldUser", "JobHeldAdmin", "launch failed requeued held", "launch_failed_requeued_held", "JobHoldMaxRequeue",
+    "job requeued in held state", "DependencyNeverSatisfied", "PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", HELD)
+async def test_a_job_that_slurm_holds_back_is_not_on_its_way(
+    found: Deployment, fake: Fake, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The chain would end without a word. Three are enough: no more are asked for."""
+    held = [f"{job}|d.watch|PENDING||0:00|1:00:00|{reason}\n" for job in (17, 18, 19)]
+    there = "9|d.redis|RUNNING|n1|1:00|59:00|None\n"
+    fake.answers("squeue", OWN + there + held[0])
+    watch = Watch(lambda: found, job="7")
+    await watch.look()
+    assert asked(fake) == ["watch"]
+    fake.answers("squeue", OWN + there + "".join(held))
+    await watch.look()
+    assert asked(fake) == ["watch"]
+    assert "held back: see `status`; no successor is submitted" in capsys.readouterr().err
+    tasks = read_tasks(held[0])
+    assert notes(found, tasks, {}, None) == [
+        f"17 (watch) will not start by itself ({reason}): `scontrol release 17` once its cause has gone, or `cancel 17`"
+    ]
+
+
+@pytest.mark.parametrize(
+    "reason", ["None", "Dependency", "Priority", "Resources", "BeginTime", "QOSMaxCpuPerUserLimit"]
+)
+async def test_a_job_that_waits_for_others_is_on_its_way(found: Deployment, fake: Fake, reason: str) -> None:
+    fake.answers("squeue", OWN + f"17|d.watch|PENDING||0:00|1:00:00|{reason}\n")
+    await Watch(lambda: replace(found, redis=None), job="7").look()
+    assert asked(fake) == []
 
 
 async def test_a_refusal_stops_none_of_the_commands_after_it_and_is_told_once(
