@@ -50,6 +50,9 @@ def _run(given: argparse.Namespace) -> int:
     except BrokenPipeError:  # whoever read our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # shared storage is full, or away
+        print(f"prorl-slurm {given.command}: {error}", file=sys.stderr)
+        return 1
     return code
 
 
@@ -141,10 +144,18 @@ async def _end_watch(deployment: Deployment) -> None:
     """Ends the chain of supervisors. One that just acts is waited for, and acts no more."""
     if deployment.watch is None or not places.submitted(deployment):
         return
-    async with places.lock(deployment).taken():
-        if chain := [task.id for task in await _alive(deployment) if task.job == WATCH]:
-            await commands.cancel(chain)
-            say(f"the supervisor has been ended: `submit {WATCH}` starts it again")
+    try:
+        async with places.lock(deployment).taken():
+            await _cancel_chain(deployment)
+    except OSError as error:
+        say(f"the lock of the supervisor cannot be written: {error}; end a `scale --watch` by hand yourself")
+        await _cancel_chain(deployment)
+
+
+async def _cancel_chain(deployment: Deployment) -> None:
+    if chain := [task.id for task in await _alive(deployment) if task.job == WATCH]:
+        await commands.cancel(chain)
+        say(f"the supervisor has been ended: `submit {WATCH}` starts it again")
 
 
 async def _cancel(deployment: Deployment, given: argparse.Namespace) -> int:

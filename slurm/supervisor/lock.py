@@ -80,7 +80,11 @@ class WatchLock:
             if found.ended and self._job:
                 return None
             self._term = found.term if found.term == self._term else found.term + 1
-            self._write(msgspec.structs.replace(found, term=self._term, holder=self._holder, job=self._job))
+            mine = msgspec.structs.replace(found, term=self._term, holder=self._holder, job=self._job)
+            if mine != found:
+                self._write(mine)
+            else:
+                os.utime(self._state)  # which a full disk allows
         return found
 
     @contextlib.asynccontextmanager

@@ -72,7 +72,7 @@ class Watch:
             if not await self._mine():
                 return {}
             here = await tasks(deployment)
-            self._history.look(here, await commands.nodes(), frozenset(named(deployment)))
+            await self._record(here)
             await self._succession(here)
             await self._servers(here)
             plans = await self._plans(here)
@@ -84,12 +84,21 @@ class Watch:
             return {}
         return plans
 
+    async def _record(self, here: Sequence[SlurmTask]) -> None:
+        """Into the history what has changed; without it, the supervisor does what it does."""
+        try:
+            self._history.look(here, await commands.nodes(), frozenset(named(self._deployment)))
+        except (OSError, commands.SlurmRefused) as error:
+            self._tell("history", f"cannot be written: {error}")
+        else:
+            self._tell("history", "")
+
     async def _mine(self) -> bool:
         left = await self._lock.hold()
         if left is not None and not self._held:
             if left.holder or self._job:
                 before = f" from {left.holder}" if left.holder else ""
-                self._history.add(WATCH, f"{places.name(self._job)} takes over{before} (term {left.term + 1})")
+                self._keep(WATCH, f"{places.name(self._job)} takes over{before} (term {left.term + 1})")
             self._memory = {array: monotonic() - low_s for array, low_s in left.low_s.items()}
         self._held = left is not None
         self._tell("lock", "" if self._held else "another supervisor is active; standing by")
@@ -170,7 +179,14 @@ class Watch:
     def _note(self, about: str, text: str) -> None:
         """Says what was done, and keeps it."""
         say(f"scale {about}: {text}")
-        self._history.add(about, text)
+        self._keep(about, text)
+
+    def _keep(self, about: str, text: str) -> None:
+        """Into the history, where there is room."""
+        try:
+            self._history.add(about, text)
+        except OSError as error:
+            self._tell("history", f"cannot be written: {error}")
 
     def _tell(self, about: str, text: str) -> None:
         """Says what lasts once, not at every look."""

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -173,7 +175,17 @@ HELD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("reason", HELD)
+def test_the_reasons_of_slurm_are_told_apart() -> None:
+    def held(reason: str) -> bool:
+        [task] = read_tasks(f"17|d.watch|PENDING||0:00|1:00:00|{reason}\n")
+        return task.held
+
+    assert all(held(reason) for reason in HELD)
+    waits = ("None", "Dependency", "Priority", "Resources", "BeginTime", "QOSMaxCpuPerUserLimit", "ReqNodeNotAvail")
+    assert not any(held(reason) for reason in waits)
+
+
+@pytest.mark.parametrize("reason", HELD[2:3])
 async def test_a_job_that_slurm_holds_back_is_not_on_its_way(
     found: Deployment, fake: Fake, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,15 +204,6 @@ async def test_a_job_that_slurm_holds_back_is_not_on_its_way(
     assert notes(found, tasks, {}, None) == [
         f"17 (watch) will not start by itself ({reason}): `scontrol release 17` once its cause has gone, or `cancel 17`"
     ]
-
-
-@pytest.mark.parametrize(
-    "reason", ["None", "Dependency", "Priority", "Resources", "BeginTime", "QOSMaxCpuPerUserLimit"]
-)
-async def test_a_job_that_waits_for_others_is_on_its_way(found: Deployment, fake: Fake, reason: str) -> None:
-    fake.answers("squeue", OWN + f"17|d.watch|PENDING||0:00|1:00:00|{reason}\n")
-    await Watch(lambda: replace(found, redis=None), job="7").look()
-    assert asked(fake) == []
 
 
 async def test_a_refusal_stops_none_of_the_commands_after_it_and_is_told_once(
@@ -250,3 +253,63 @@ async def test_those_who_submit_take_turns(tmp_path: Path) -> None:
 
     await asyncio.gather(*(one(name) for name in "abc"))
     assert order[::2] == order[1::2]
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Fills the disk below a directory: nothing is written to a file there, times of files are."""
+
+    def fill(directory: Path) -> None:
+        real_open, real_os_open = Path.open, os.open
+
+        def refuse(path: object, writes: bool) -> None:
+            if writes and Path(str(path)).is_relative_to(directory):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+        def opened(self: Path, mode: str = "r", *args: Any, **named: Any) -> Any:
+            refuse(self, "w" in mode)  # one that appends without writing is opened
+            return real_open(self, mode, *args, **named)
+
+        def os_opened(path: Any, flags: int, *args: Any, **named: Any) -> int:
+            refuse(path, bool(flags & os.O_CREAT) and "fake" not in str(path))
+            return real_os_open(path, flags, *args, **named)
+
+        monkeypatch.setattr(Path, "open", opened)
+        monkeypatch.setattr(os, "open", os_opened)
+
+    return fill
+
+
+async def test_a_full_disk_stops_no_supervisor(
+    found: Deployment, fake: Fake, full: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It renews its lock by its time alone, and does without a history."""
+    fake.answers("squeue", OWN + "17|d.watch|PENDING||0:00|1:00:00|Dependency\n9|d.redis|RUNNING|n1|1:00|59:00|None\n")
+    watch = Watch(lambda: found, job="7")
+    await watch.look()
+    aged(places.directory(found.shared), 50)
+    state = places.directory(found.shared) / "supervisor.json"
+    before = state.stat().st_mtime
+    full(Path(found.shared))
+    fake.answers("squeue", OWN)
+    for _ in range(2):
+        await watch.look()
+    assert state.stat().st_mtime > before + 40
+    assert asked(fake)[:2] == ["watch", "redis"]
+    assert "scale history: cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["cancel", "drain"])
+def test_a_full_disk_keeps_nobody_from_ending_it(
+    tmp_path: Path, fake: Fake, full: Callable[[Path], None], capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    spec = tmp_path / "d.toml"
+    spec.write_text(f'name = "d"\nshared = "{tmp_path / "shared"}"\n[redis]\n[watch]\n')
+    assert cli.main(["submit", "--spec", str(spec)]) == 0
+    fake.answers("squeue", OWN + "9|d.redis|RUNNING|n1|1:00|59:00|None\n")
+    full(tmp_path / "shared")
+    assert cli.main([command, "--spec", str(spec)]) == 0
+    assert fake.argvs("scancel")[0] == ["7"]
+    assert "the lock of the supervisor cannot be written: [Errno 28]" in capsys.readouterr().err
+    assert cli.main(["submit", "--spec", str(spec)]) == 2
+    assert "No space left on device" in capsys.readouterr().err
