@@ -18,6 +18,7 @@ import msgspec
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ProrlError
 from slurm import commands
+from slurm.crew import say
 
 LOOK_S: Final = 0.05
 BUSY_S: Final = 10.0  # how long another that acts is waited for
@@ -117,6 +118,9 @@ class WatchLock:
         try:
             return msgspec.json.decode(self._state.read_bytes(), type=Supervisor)
         except FileNotFoundError:
+            return Supervisor()
+        except msgspec.MsgspecError as error:
+            say(f"{self._state} cannot be read ({error}): its terms begin again")
             return Supervisor()
 
     async def _over(self, found: Supervisor, guard: int) -> bool:

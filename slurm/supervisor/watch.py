@@ -12,6 +12,7 @@ from functools import partial
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ProrlError, RedisUnavailable
+from prorl_mq.store.server.faults import RedisError
 from slurm import commands, demand
 from slurm.crew import Stopping, say
 from slurm.deployed import store_of, tasks
@@ -54,8 +55,9 @@ class Watch:
         while not stopping.asked.is_set():
             try:
                 await self.look()
-            except (ProrlError, OSError) as error:  # Slurm does not answer, or the shared storage is away
-                say(f"scale: {error}; trying again in {every_s} s")
+            except Exception as error:  # Slurm does not answer, the shared storage is away: it must outlive anything
+                what = "" if isinstance(error, ProrlError | OSError) else f"{type(error).__name__}: "
+                say(f"scale: {what}{error}; trying again in {every_s} s")
             try:
                 async with asyncio.timeout(every_s):
                     await stopping.asked.wait()
@@ -115,7 +117,7 @@ class Watch:
         try:
             async with store_of(self._deployment, "ingress", name=f"{socket.gethostname()}:{os.getpid()}") as store:
                 seen = await demand.read(store)
-        except (ConfigurationError, RedisUnavailable) as error:
+        except (ConfigurationError, RedisUnavailable, RedisError) as error:
             self._tell("redis", str(error))
             return {}
         self._tell("redis", "")

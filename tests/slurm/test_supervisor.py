@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from prorl_mq.store.server.faults import RedisError
 from slurm import __main__ as cli
 from slurm import spec_file
+from slurm.crew import Stopping
 from slurm.report import notes
 from slurm.script import watch_script
 from slurm.spec import Deployment
@@ -313,3 +315,38 @@ def test_a_full_disk_keeps_nobody_from_ending_it(
     assert "the lock of the supervisor cannot be written: [Errno 28]" in capsys.readouterr().err
     assert cli.main(["submit", "--spec", str(spec)]) == 2
     assert "No space left on device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [RedisError("NOPERM User prorl-ingress has no permissions"), ValueError("a defect")])
+async def test_no_error_ends_a_supervisor(
+    found: Deployment, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    """A user of Redis without rights, as with an old redis.conf; or what nobody has thought of."""
+    fake.answers("squeue", OWN)
+    stopping = Stopping()
+
+    async def read(_: object) -> None:
+        stopping.asked.set()
+        raise error
+
+    @contextlib.asynccontextmanager
+    async def store(*_: object, **__: object) -> AsyncIterator[None]:
+        yield None
+
+    monkeypatch.setattr("slurm.supervisor.watch.store_of", store)
+    monkeypatch.setattr("slurm.demand.read", read)
+    await Watch(lambda: found, job="7").run(stopping, once=False)
+    assert str(error) in capsys.readouterr().err
+
+
+async def test_a_lock_that_cannot_be_read_is_begun_again(
+    made: Callable[..., WatchLock], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a file server that fell over may leave it."""
+    await made("a:1").hold()
+    (tmp_path / "watch" / "supervisor.json").write_bytes(b"")
+    again = made("b:2")
+    assert await again.hold() is not None
+    assert "supervisor.json cannot be read" in capsys.readouterr().err
+    async with again.acting():
+        pass
