@@ -10,7 +10,8 @@ from typing import Final
 from prorl_mq.errors import ProrlError
 from slurm.tasks import FORMAT, WORKING, SlurmTask, read_tasks
 
-SCRUBBED: Final = ("SLURM_", "SRUN_", "SALLOC_")  # of a job that this process may be in
+# Of a job that this process may be in, and what filters or formats answers that are read here.
+SCRUBBED: Final = ("SLURM_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_", "SINFO_")
 KEPT: Final = ("SLURM_CONF", "SLURM_CLUSTERS")
 OF_SBATCH: Final = "SBATCH_"
 # What such a variable sets, where that is not its name. To sbatch it is worth more than a line of the script.

@@ -56,6 +56,22 @@ async def test_a_job_does_not_inherit_the_job_that_submits_it(fake: Fake, monkey
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("scrubbed", [True, False])
+async def test_a_users_own_filters_change_nothing_that_is_seen_or_ended(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, scrubbed: bool
+) -> None:
+    """As SQUEUE_PARTITION=gpu, which would hide running servers so that others were asked for. The control keeps them."""
+    if not scrubbed:
+        monkeypatch.setattr(commands, "SCRUBBED", ("SLURM_",))
+    names = ("SQUEUE_PARTITION", "SCANCEL_STATE", "SINFO_PARTITION")
+    for name in names:
+        monkeypatch.setenv(name, "gpu")
+    await commands.tasks(["d.redis"])
+    await commands.nodes()
+    await commands.cancel(["17"])
+    assert [call["env"] for call in fake.calls] == [{} if scrubbed else dict.fromkeys(names, "gpu")] * 3
+
+
 @pytest.mark.parametrize("word", ["--requeue", "--no-requeue"])
 async def test_a_users_own_word_does_not_requeue_what_the_script_says_is_not_to_be(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, word: str
