@@ -60,7 +60,7 @@ async def test_a_job_does_not_inherit_the_job_that_submits_it(fake: Fake, monkey
 async def test_a_users_own_filters_change_nothing_that_is_seen_or_ended(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, scrubbed: bool
 ) -> None:
-    """As SQUEUE_PARTITION=gpu, which would hide running servers so that others were asked for. The control keeps them."""
+    """As SQUEUE_PARTITION=gpu, which hides running servers, so that others are asked for. The control keeps them."""
     if not scrubbed:
         monkeypatch.setattr(commands, "SCRUBBED", ("SLURM_",))
     names = ("SQUEUE_PARTITION", "SCANCEL_STATE", "SINFO_PARTITION")

@@ -9,7 +9,9 @@ from pathlib import Path
 place = Path(os.environ["FAKE_SLURM"])
 name = Path(sys.argv[0]).name
 stdin = sys.stdin.read() if name == "sbatch" else ""
-env = {key: value for key, value in os.environ.items() if key.startswith(("SLURM", "SBATCH", "SQUEUE", "SCANCEL", "SINFO"))}
+env = {
+    key: value for key, value in os.environ.items() if key.startswith(("SLURM", "SBATCH", "SQUEUE", "SCANCEL", "SINFO"))
+}
 with (place / "calls").open("a") as calls:
     calls.write(json.dumps({"argv": [name, *sys.argv[1:]], "stdin": stdin, "env": env}) + "\n")
 answer = place / name
