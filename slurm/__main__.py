@@ -125,9 +125,12 @@ async def _drain(deployment: Deployment, given: argparse.Namespace) -> int:
     """Withdraws waiting tasks; running ones finish what they have. Without names only workers are drained, and the
     supervisor that is a job ends: it would ask for others.
     """
+    deployment = places.whole(deployment)
     if not given.names:
         await _end_watch(deployment)
-    found = _tasks_named(deployment, await tasks(deployment), given.names or list(deployment.arrays))
+    found = _tasks_named(deployment, await tasks(deployment), given.names)
+    if not given.names:
+        found = [task for task in found if task.job in deployment.arrays]
     waiting = [task.id for task in found if task.waiting]
     working = [task.id for task in found if task.working]
     if waiting:
@@ -159,6 +162,7 @@ async def _cancel_chain(deployment: Deployment) -> None:
 
 
 async def _cancel(deployment: Deployment, given: argparse.Namespace) -> int:
+    deployment = places.whole(deployment)
     if not given.names or WATCH in given.names:
         await _end_watch(deployment)
     found = _tasks_named(deployment, await _alive(deployment), given.names)

@@ -37,6 +37,24 @@ def known(shared: str | Path) -> Deployment:
         raise ConfigurationError(f"{file} cannot be read: {error}; `prorl-slurm submit` writes it") from None
 
 
+def whole(deployment: Deployment) -> Deployment:
+    """With the jobs that were submitted once and stand in its file no more: they may still run."""
+    try:
+        kept = known(deployment.shared)
+    except ConfigurationError:
+        return deployment
+    if kept.name != deployment.name:
+        return deployment
+    return msgspec.structs.replace(
+        deployment,
+        redis=deployment.redis or kept.redis,
+        api=deployment.api or kept.api,
+        watch=deployment.watch or kept.watch,
+        backends={**kept.backends, **deployment.backends},
+        arrays={**kept.arrays, **deployment.arrays},
+    )
+
+
 def guard(deployment: Deployment) -> Path:
     """The file that is held by whoever submits or cancels."""
     return Path(logs(deployment)) / "submit.lock"
