@@ -99,8 +99,8 @@ class WatchLock:
     async def leave(self, low_s: Mapping[str, float]) -> None:
         """Ends its hold, so that the next one does not wait for it."""
         async with exclusive(self._guard):
-            if self.read().term == self._term:
-                self._write(Supervisor(term=self._term, low_s=low_s))
+            if (found := self.read()).term == self._term:
+                self._write(msgspec.structs.replace(found, holder="", job="", low_s=low_s))
 
     @contextlib.asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:

@@ -36,6 +36,7 @@ class Watch:
         self._lock = places.lock(self._deployment, job)
         self._history = DeploymentHistory(places.directory(self._deployment.shared), places.name(job))
         self._held = False
+        self._ended = False  # the chain was, by somebody's hand
         self._memory: Memory = {}
         self._said: dict[str, str] = {}
         self.refused: list[str] = []  # by Slurm, in the last look
@@ -103,6 +104,7 @@ class Watch:
                 self._keep(WATCH, f"{places.name(self._job)} takes over{before} (term {left.term + 1})")
             self._memory = {array: monotonic() - low_s for array, low_s in left.low_s.items()}
         self._held = left is not None
+        self._ended = left is not None and left.ended
         self._tell("lock", "" if self._held else "another supervisor is active; standing by")
         return self._held
 
@@ -127,7 +129,7 @@ class Watch:
         """While this one holds the lock, there is another of the chain, which begins before the end of this one, or at
         it, whatever ends it.
         """
-        if self._deployment.watch is None:
+        if self._deployment.watch is None or self._ended:
             return
         others = [task for task in here if task.job == WATCH and task.id != self._job]
         fails = WATCH in failing(self._deployment, others)

@@ -208,6 +208,26 @@ async def test_a_job_that_slurm_holds_back_is_not_on_its_way(
     ]
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_look_by_hand_brings_no_ended_chain_back(tmp_path: Path, fake: Fake, ended: bool) -> None:
+    """The control has a chain that was lost. `submit watch` alone begins another one."""
+    spec = tmp_path / "d.toml"
+    spec.write_text(f'name = "d"\nshared = "{tmp_path / "shared"}"\n[watch]\n')
+
+    def run(*words: str) -> None:
+        assert cli.main([words[0], "--spec", str(spec), *words[1:]]) == 0
+
+    run("submit")
+    if ended:
+        run("cancel", "watch")
+    run("scale")
+    run("scale")
+    assert asked(fake)[1:] == ([] if ended else ["watch", "watch"])
+    run("submit", "watch")
+    run("scale")
+    assert asked(fake)[-2:] == ["watch", "watch"]
+
+
 async def test_a_refusal_stops_none_of_the_commands_after_it_and_is_told_once(
     found: Deployment, fake: Fake, capsys: pytest.CaptureFixture[str]
 ) -> None:
