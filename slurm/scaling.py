@@ -16,7 +16,7 @@ from slurm.spec import WATCH, Array, Deployment, Job, TaskKind
 from slurm.tasks import SlurmTask, ahead_s, clock_s, limit_s, task_of
 
 FAILURES = 3  # tasks that ended badly, with no worker alive, until an array is asked for no more; so of a server,
-YOUNG_S = 60  # whose tasks have ended so soon
+YOUNG_S = 120  # whose tasks have ended so soon, with all their attempts to start
 SPARE = 2  # times its count are there of a server at most: each one, and its successor
 
 
