@@ -9,7 +9,6 @@ import msgspec
 
 from prorl_mq.errors import ConfigurationError
 from slurm import node_state
-from slurm.layout import logs
 from slurm.spec import Deployment
 from slurm.supervisor.lock import WatchLock
 
@@ -56,13 +55,15 @@ def whole(deployment: Deployment) -> Deployment:
 
 
 def guard(deployment: Deployment) -> Path:
-    """The file that is held by whoever submits or cancels."""
-    return Path(logs(deployment)) / "submit.lock"
+    """The file that is held by whoever submits or cancels. It does not lie in `logs`, which people empty: one that was
+    removed while it was held keeps nobody out.
+    """
+    return directory(deployment.shared) / "submit.lock"
 
 
 def submitted(deployment: Deployment) -> bool:
     """Something of it has been submitted once."""
-    return guard(deployment).exists()
+    return (directory(deployment.shared) / "deployment.json").exists()
 
 
 def name(job: str) -> str:

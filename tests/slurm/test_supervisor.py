@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -15,12 +16,13 @@ from prorl_mq.store.server.faults import RedisError
 from slurm import __main__ as cli
 from slurm import spec_file
 from slurm.crew import Stopping
+from slurm.layout import logs
 from slurm.report import notes
 from slurm.script import watch_script
 from slurm.spec import Deployment
 from slurm.supervisor import lock as lock_module
 from slurm.supervisor import places
-from slurm.supervisor.lock import Busy, Superseded, Supervisor, WatchLock, exclusive
+from slurm.supervisor.lock import Busy, Superseded, Supervisor, WatchLock, exclusive, place_of
 from slurm.supervisor.watch import Watch
 from slurm.tasks import read_tasks
 from tests.slurm.conftest import Fake
@@ -81,7 +83,7 @@ async def test_one_that_stood_still_acts_no_more(
     aged(tmp_path / "watch", 2)
     assert await second.hold() is not None
     if not fenced:
-        monkeypatch.setattr(first, "read", lambda: Supervisor(term=1))
+        monkeypatch.setattr(first, "read", lambda: Supervisor(term=1, holder="a:1"))
     acted = []
     for each in (first, second):
         with contextlib.suppress(Superseded):
@@ -99,6 +101,57 @@ async def test_a_holder_whose_job_has_ended_is_not_waited_for(
     assert (await made("b:2", "8").hold() is not None) is over
     again = made("c:3", "8" if over else "7")
     assert await again.hold() is not None, "the same job, which runs again"
+
+
+async def test_of_two_runs_of_one_job_the_older_one_takes_nothing_back(
+    made: Callable[..., WatchLock], fake: Fake
+) -> None:
+    """As after a node that was cut off and whose job Slurm runs elsewhere."""
+    fake.answers("squeue", "RUNNING\n")
+    old, new = made("old:1", "7"), made("new:2", "7")
+    assert await old.hold() is not None
+    assert await new.hold() is not None
+    assert [await each.hold() is not None for each in (old, new, old, new)] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("compared", [True, False])
+async def test_where_terms_begin_again_one_alone_acts(
+    made: Callable[..., WatchLock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: bool
+) -> None:
+    """The file was lost, and the second one has the term that the first one had. The control compares terms alone."""
+    first, second = made("a:1"), made("b:2")
+    await first.hold()
+    (tmp_path / "watch" / "supervisor.json").unlink()
+    await second.hold()
+    if not compared:
+        monkeypatch.setattr(first, "_ours", lambda found: found.term == 1)
+    acted = []
+    for each in (first, second):
+        with contextlib.suppress(Superseded):
+            async with each.acting():
+                acted.append(each)
+    assert acted == ([second] if compared else [first, second])
+
+
+async def test_a_process_of_this_host_that_has_ended_is_not_waited_for(
+    made: Callable[..., WatchLock], tmp_path: Path
+) -> None:
+    """As one by hand that was killed. One of another host may live."""
+    ended = await asyncio.create_subprocess_exec("true")
+    await ended.wait()
+    here = place_of(ended.pid)
+    state = tmp_path / "watch" / "supervisor.json"
+    for process, over in ((place_of(os.getpid()), False), (f"other{here}", False), ("", False), (here, True)):
+        state.write_bytes(msgspec.json.encode(Supervisor(term=4, holder="a:1", process=process)))
+        assert (await made("b:2").hold() is not None) is over
+    assert made("c:3").read().process == place_of(os.getpid())
+
+
+def test_the_guard_does_not_lie_where_people_empty(found: Deployment) -> None:
+    """Removed while it is held, it would keep nobody out; and `cancel` found no chain without it."""
+    places.keep(found)
+    assert places.submitted(found)
+    assert not places.guard(found).is_relative_to(logs(found))
 
 
 async def test_while_one_acts_nobody_takes_its_place(
