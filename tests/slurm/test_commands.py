@@ -232,7 +232,7 @@ OUT_OF_THE_FILE = "7|d.watch|RUNNING|n1|1:00|59:00|None\n19_0|d.old|RUNNING|n1|1
 def test_what_was_taken_out_of_the_file_is_ended_too(
     fake: Fake, prorl: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool
 ) -> None:
-    """A chain would go on and ask for servers again. The control goes by the file alone."""
+    """A chain would continue, and ask for servers again. The control goes by the file alone."""
     spec = tmp_path / "d.toml"
     text = spec.read_text()
     spec.write_text(text + '[arrays.old]\nkind = "run"\n[watch]\n')

@@ -45,7 +45,7 @@ async def nothing(url: str) -> None:
 
 
 async def test_a_command_that_fails_at_once_ends_the_task_while_it_counts_as_young(pauses: list[float]) -> None:
-    """Else it would be asked for for ever. Half of that time is left for its starts."""
+    """Else it would be submitted again without limit. Half of that time is left for its starts."""
     with Stopping() as stopping:
         assert await server("raise SystemExit(2)").run(stopping, nothing, nothing) == 1
     assert [pause for pause in pauses if pause >= FIRST_WAIT_S] == [2, 4, 8, 16]
