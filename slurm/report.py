@@ -63,7 +63,7 @@ def notes(
     for task in sorted(tasks, key=_order):
         told += _of_task(deployment, task, workers, asked=demand is not None)
     told += _of_workers(tasks, workers)
-    used = {task.node for task in tasks if task.working or task.ending}
+    used = {node for task in tasks if task.working or task.ending for node in task.nodes}
     for node, state in nodes.items():
         if state.endswith("*"):
             told.append(f"node {node} does not answer ({state}): Slurm starts its tasks elsewhere once it is down")

@@ -44,6 +44,11 @@ class SlurmTask(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """Those that it runs on, or ran on."""
+        return hosts(self.node)
+
+    @property
     def waiting(self) -> bool:
         return self.state in WAITING
 
@@ -98,6 +103,27 @@ def read_tasks(text: str) -> list[SlurmTask]:
                 )
             )
     return found
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """Names of nodes from Slurm's short form.
+
+    >>> hosts("n1"), hosts("gpu[08-10,12],m1"), hosts("r[1-2]n[1-2]"), hosts("")
+    (('n1',), ('gpu08', 'gpu09', 'gpu10', 'gpu12', 'm1'), ('r1n1', 'r1n2', 'r2n1', 'r2n2'), ())
+    """
+    return tuple(name for word in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", text) for name in _expanded(word))
+
+
+def _expanded(word: str) -> list[str]:
+    head, bracket, rest = word.partition("[")
+    if not bracket:
+        return [word]
+    ranges, _, tail = rest.partition("]")
+    numbers = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        numbers += [f"{number:0{len(first)}}" for number in range(int(first), int(last or first) + 1)]
+    return [f"{head}{number}{end}" for number in numbers for end in _expanded(tail)]
 
 
 def clock_s(text: str) -> int | None:
