@@ -10,7 +10,8 @@ from typing import Final
 from prorl_mq.errors import ProrlError
 from slurm.tasks import FORMAT, WORKING, SlurmTask, read_tasks
 
-SCRUBBED: Final = ("SLURM_", "SRUN_", "SALLOC_")  # of a job that this process may be in
+# Of a job that this process may be in, and what filters or formats answers that are read here.
+SCRUBBED: Final = ("SLURM_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_", "SINFO_")
 KEPT: Final = ("SLURM_CONF", "SLURM_CLUSTERS")
 OF_SBATCH: Final = "SBATCH_"
 # What such a variable sets, where that is not its name. To sbatch it is worth more than a line of the script.
@@ -45,7 +46,7 @@ def environment(environ: Mapping[str, str], script: str = "") -> dict[str, str]:
     """Variables that a submitted job may inherit: nothing of the job that submits it, and of a user's own for sbatch,
     as SBATCH_ACCOUNT, those that say what the script leaves open.
     """
-    said = {SHORT.get(option, option) for option in OPTION.findall(script)}
+    said = {SETS.get(option, SHORT.get(option, option)) for option in OPTION.findall(script)}
     found = {}
     for name, value in environ.items():
         if name.startswith(OF_SBATCH):
