@@ -50,6 +50,9 @@ def _run(given: argparse.Namespace) -> int:
     except BrokenPipeError:  # whoever read our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # shared storage is full, or away
+        print(f"prorl-slurm {given.command}: {error}", file=sys.stderr)
+        return 1
     return code
 
 
@@ -113,17 +116,21 @@ async def _scale(deployment: Deployment, given: argparse.Namespace) -> int:
         print(f"{given.array}: {await commands.submit(array_script(deployment, given.array, given.add).text)}")
         return 0
     with Stopping() as stopping:
-        await Watch(lambda: deployment).run(stopping, once=not given.watch)
-    return 0
+        watch = Watch(lambda: deployment)
+        await watch.run(stopping, once=not given.watch)
+    return 1 if watch.refused and not given.watch else 0
 
 
 async def _drain(deployment: Deployment, given: argparse.Namespace) -> int:
     """Withdraws waiting tasks; running ones finish what they have. Without names only workers are drained, and the
     supervisor that is a job ends: it would ask for others.
     """
+    deployment = places.whole(deployment)
     if not given.names:
         await _end_watch(deployment)
-    found = _tasks_named(deployment, await tasks(deployment), given.names or list(deployment.arrays))
+    found = _tasks_named(deployment, await tasks(deployment), given.names)
+    if not given.names:
+        found = [task for task in found if task.job in deployment.arrays]
     waiting = [task.id for task in found if task.waiting]
     working = [task.id for task in found if task.working]
     if waiting:
@@ -140,13 +147,22 @@ async def _end_watch(deployment: Deployment) -> None:
     """Ends the chain of supervisors. One that just acts is waited for, and acts no more."""
     if deployment.watch is None or not places.submitted(deployment):
         return
-    async with places.lock(deployment).taken():
-        if chain := [task.id for task in await _alive(deployment) if task.job == WATCH]:
-            await commands.cancel(chain)
-            say(f"the supervisor has been ended: `submit {WATCH}` starts it again")
+    try:
+        async with places.lock(deployment).taken():
+            await _cancel_chain(deployment)
+    except OSError as error:
+        say(f"the lock of the supervisor cannot be written: {error}; end a `scale --watch` by hand yourself")
+        await _cancel_chain(deployment)
+
+
+async def _cancel_chain(deployment: Deployment) -> None:
+    if chain := [task.id for task in await _alive(deployment) if task.job == WATCH]:
+        await commands.cancel(chain)
+        say(f"the supervisor has been ended: `submit {WATCH}` starts it again")
 
 
 async def _cancel(deployment: Deployment, given: argparse.Namespace) -> int:
+    deployment = places.whole(deployment)
     if not given.names or WATCH in given.names:
         await _end_watch(deployment)
     found = _tasks_named(deployment, await _alive(deployment), given.names)

@@ -10,7 +10,8 @@ from typing import Final
 from prorl_mq.errors import ProrlError
 from slurm.tasks import FORMAT, WORKING, SlurmTask, read_tasks
 
-SCRUBBED: Final = ("SLURM_", "SRUN_", "SALLOC_")  # of a job that this process may be in
+# Of a job that this process may be in, and what filters or formats answers that are read here.
+SCRUBBED: Final = ("SLURM_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_", "SINFO_")
 KEPT: Final = ("SLURM_CONF", "SLURM_CLUSTERS")
 OF_SBATCH: Final = "SBATCH_"
 # What such a variable sets, where that is not its name. To sbatch it is worth more than a line of the script.
@@ -21,7 +22,8 @@ SETS: Final = {
 # Left out though the script does not set them: who waits for the job, where its output goes, and of a job around this.
 NEVER: Final = re.compile(r"wait|error|input|output|array|dependency|test-only|(cpu|mem)-bind.*")
 OPTION: Final = re.compile(r"^#SBATCH --?([A-Za-z][\w\-]*)", re.MULTILINE)
-ALIVE: Final = WORKING | {"COMPLETING"}
+ALIVE: Final = WORKING | {"COMPLETING", "SUSPENDED", "STOPPED"}  # it has processes, or will have them again
+FORGOTTEN: Final = "invalid job id"  # what squeue says of a job that ended some minutes ago
 ANSWER_S: Final = 60.0
 SHORT: Final = {
     "a": "array",
@@ -44,7 +46,7 @@ def environment(environ: Mapping[str, str], script: str = "") -> dict[str, str]:
     """Variables that a submitted job may inherit: nothing of the job that submits it, and of a user's own for sbatch,
     as SBATCH_ACCOUNT, those that say what the script leaves open.
     """
-    said = {SHORT.get(option, option) for option in OPTION.findall(script)}
+    said = {SETS.get(option, SHORT.get(option, option)) for option in OPTION.findall(script)}
     found = {}
     for name, value in environ.items():
         if name.startswith(OF_SBATCH):
@@ -71,11 +73,15 @@ async def tasks(names: Iterable[str]) -> list[SlurmTask]:
 
 
 async def runs(job: str) -> bool:
-    """True if Slurm knows that a job of ours runs, or just ends. Where it cannot be asked, that is not known."""
+    """True if a job of ours runs, stands still or just ends. Raises `SlurmRefused` where Slurm does not answer: then
+    the job may run.
+    """
     try:
         out, _ = await _run(["squeue", "-h", "-j", job, "-o", "%T"])
-    except SlurmRefused:
-        return False
+    except SlurmRefused as refused:
+        if FORGOTTEN in str(refused).lower():
+            return False
+        raise
     return any(state in ALIVE for state in out.split())
 
 

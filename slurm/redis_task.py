@@ -42,6 +42,7 @@ class ReplicaTask:
         self.process = process
         self._directory = directory
         self._primary = primary
+        self._complete = False  # it has had all data of that primary
         self.promoted = False
 
     @classmethod
@@ -51,27 +52,36 @@ class ReplicaTask:
 
     async def look(self) -> bool:
         """Announces the replica when it has everything, and publishes it when it was made the primary. False when it is
-        of no use any more.
+        of no use any more: it has ended, another server than its primary is published, or it is a primary that never
+        was a complete replica.
         """
         if self.process.poll() is not None:
             return False
         if self.promoted:
             return True
+        if self._task.primary_url() != self._primary:
+            return False
         async with self._task.admin() as admin:
             if await administration.is_primary(admin):
+                if not self._complete:
+                    return False
                 self._task.data.adopt(self._directory)
                 self._task.publish()
                 self.promoted = True
                 return True
-            ready = await administration.has_all(admin)
-        if self._task.primary_url() != self._primary:
-            return False
+            await self._task.trusting()
+            ready = await administration.has_all(admin, self._primary)
+        self._complete = self._complete or ready
         self._task.data.announce(self._task.place if ready else None, self._directory)
         return True
 
     async def aclose(self) -> None:
-        self._task.data.announce(None, self._directory)
+        """Ends the server. The copy goes with it, unless it was promoted."""
+        with contextlib.suppress(OSError):
+            self._task.data.announce(None, self._directory)
         await asyncio.to_thread(redis_server.stop, self.process)
+        if not self.promoted:
+            await asyncio.to_thread(self._task.data.discard, self._directory)
 
 
 async def serve(given: argparse.Namespace) -> int:
@@ -79,22 +89,21 @@ async def serve(given: argparse.Namespace) -> int:
     may live on, cut off from Slurm. Where locks do not reach from node to node, Slurm says whether that one still runs.
     Meanwhile it is a replica, which the job before may hand its work over to.
     """
-    task, said = RedisTask(given), False
+    task, said = RedisTask(given), ""
     follower: ReplicaTask | None = None
     again = 0.0
     with WarnedStopping() as stopping:
         try:
             while not stopping.asked.is_set():
-                with task.data.held() as held:
-                    if held and await task.data.free():
-                        if follower is None or not follower.promoted:
-                            if follower is not None:
-                                await follower.aclose()
+                async with task.data.held() as why:
+                    if not why:
+                        if follower is not None and not follower.promoted:
+                            await follower.aclose()
                             follower = None
                         return await task.run(stopping, follower.process if follower else None)
-                if not said:
-                    said = True
-                    say(f"the Redis before this one uses {task.data.place}: this one starts when that one has ended")
+                if why != said:
+                    said = why
+                    say(why)
                 try:
                     if follower is not None and not await follower.look():
                         await follower.aclose()
@@ -108,7 +117,7 @@ async def serve(given: argparse.Namespace) -> int:
                     async with asyncio.timeout(LOCK_LOOK_S):
                         await stopping.asked.wait()
         finally:
-            if follower is not None and not follower.process.poll():
+            if follower is not None:
                 await follower.aclose()
     return stopping.exit_code
 

@@ -63,7 +63,7 @@ def notes(
     for task in sorted(tasks, key=_order):
         told += _of_task(deployment, task, workers, asked=demand is not None)
     told += _of_workers(tasks, workers)
-    used = {task.node for task in tasks if task.working or task.ending}
+    used = {node for task in tasks if task.working or task.ending for node in task.nodes}
     for node, state in nodes.items():
         if state.endswith("*"):
             told.append(f"node {node} does not answer ({state}): Slurm starts its tasks elsewhere once it is down")
@@ -81,6 +81,9 @@ def _of_task(
     if task.failed:
         after = "its jobs continue elsewhere" if array else "`scale` or `submit` starts it again"
         return [f"{task.id} ({task.job}): {task.end}; {after}; its log is {log}"]
+    if task.held:
+        then = f"`scontrol release {task.id}` once its cause has gone, or `cancel {task.id}`"
+        return [f"{task.id} ({task.job}) will not start by itself ({task.reason or task.state}): {then}"]
     if array is None or not asked:
         return []
     if task.working and not mine and task.run_s >= deployment.scale.start_s:

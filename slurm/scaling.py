@@ -13,10 +13,11 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
 from slurm.spec import WATCH, Array, Deployment, Job, TaskKind
-from slurm.tasks import SlurmTask, ahead_s, clock_s, task_of
+from slurm.tasks import SlurmTask, ahead_s, clock_s, limit_s, task_of
 
 FAILURES = 3  # tasks that ended badly, with no worker alive, until an array is asked for no more; so of a server,
-YOUNG_S = 60  # whose tasks have ended so soon
+YOUNG_S = 120  # whose tasks have ended so soon, with all their attempts to start
+SPARE = 2  # times its count are there of a server at most: each one, and its successor
 
 
 class ScalingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,25 +50,28 @@ def decide(
 
 def servers(deployment: Deployment, tasks: Sequence[SlurmTask]) -> dict[str, int]:
     """Tasks of Redis, API and each backend to ask for, as numbers: in place of those that have ended, and of those that
-    soon end by their time limit, so that the next one is there before.
+    soon end by their time limit, so that the next one is there before. There are never more than twice as many as
+    there should be, whatever limits Slurm gives them.
     """
     lacking, fail = {}, failing(deployment, tasks)
     for name, (job, count) in named(deployment).items():
-        lasting = [task for task in tasks if task.job == name and (task.waiting or _lasts(task, ahead_s(job.time)))]
-        if len(lasting) < count and name not in fail:
-            lacking[name] = count - len(lasting)
+        there = [task for task in tasks if task.job == name and (task.waiting or task.working)]
+        lasting = sum(task.coming or _lasts(task, job) for task in there)
+        add = min(count - lasting, SPARE * count - len(there))
+        if add > 0 and name not in fail:
+            lacking[name] = add
     return lacking
 
 
 def failing(deployment: Deployment, tasks: Sequence[SlurmTask]) -> set[str]:
-    """Servers that have failed at their start again and again, and of which none runs: until Slurm has forgotten
-    these tasks they are not asked for.
+    """Servers that have failed at their start again and again, or that Slurm holds back, and of which none runs: until
+    Slurm has forgotten these tasks they are not asked for.
     """
     found = set()
     counts = {name: count for name, (_, count) in named(deployment).items()} | {WATCH: 1}
     for name, count in counts.items():
         mine = [task for task in tasks if task.job == name]
-        failed = sum(task.failed and task.run_s < YOUNG_S for task in mine)
+        failed = sum(task.held or (task.failed and task.run_s < YOUNG_S) for task in mine)
         if failed >= FAILURES * count and not any(task.working for task in mine):
             found.add(name)
     return found
@@ -83,10 +87,10 @@ def named(deployment: Deployment) -> dict[str, tuple[Job, int]]:
     return found | {name: (backend, backend.count) for name, backend in deployment.backends.items()}
 
 
-def _lasts(task: SlurmTask, longer_s: float) -> bool:
-    """It runs, and its limit is not near."""
+def _lasts(task: SlurmTask, job: Job) -> bool:
+    """It runs, and its limit is not near: that of the spec, or the shorter one that Slurm has given it."""
     left_s = clock_s(task.left)
-    return task.working and (left_s is None or left_s > longer_s)
+    return task.working and (left_s is None or left_s > ahead_s(min(limit_s(job.time), task.run_s + left_s)))
 
 
 def jobs(demand: Demand, kind: TaskKind) -> int:
@@ -119,7 +123,7 @@ def _plan(
 ) -> ScalingPlan:
     scale = deployment.scale
     workers = _by_task(demand.workers)
-    waiting = [task.id for task in mine if task.waiting]
+    waiting = [task.id for task in mine if task.coming]
     working = [task for task in mine if task.working and not _drains(task, workers)]
     have = len(waiting) + len(working)
     if wanted <= have:
@@ -131,12 +135,8 @@ def _plan(
             return ScalingPlan(why=f"{have - wanted} more than needed for {now_s - since:.0f} s")
         return _less(min(scale.step, have - wanted), waiting, working, workers)
     memory.pop(name, None)
-    failed = sum(task.failed for task in mine)
-    alive = any(workers.get(task.id) for task in mine)
-    if failed >= FAILURES and not alive:
-        return ScalingPlan(
-            why=f"{failed} of its tasks failed and no worker is alive: see the logs; no more are requested"
-        )
+    if why := _refuses(mine, workers, wanted):
+        return ScalingPlan(why=f"{why}; no more are requested")
     stage = {TaskKind.NODE: Stage.INIT, TaskKind.INIT: Stage.INIT, TaskKind.RUN: Stage.RUN, TaskKind.EVAL: Stage.EVAL}[
         array.kind
     ]
@@ -144,6 +144,14 @@ def _plan(
     if have > array.least and oldest_s < scale.up_s:
         return ScalingPlan(why=f"the oldest job has waited for {oldest_s:.0f} s only")
     return ScalingPlan(add=min(scale.step, wanted - have), why=f"{wanted} needed, {have} running or on their way")
+
+
+def _refuses(mine: Sequence[SlurmTask], workers: Mapping[str, Sequence[WorkerStatus]], wanted: int) -> str:
+    """Why further tasks would be of no use; empty where they are."""
+    failed, held = sum(task.failed for task in mine), sum(task.held for task in mine)
+    if failed >= FAILURES and not any(workers.get(task.id) for task in mine):
+        return f"{failed} of its tasks failed and no worker is alive: see the logs"
+    return f"Slurm holds {held} of its tasks back: see `status`" if held >= wanted else ""
 
 
 def _less(

@@ -52,7 +52,7 @@ def watch_script(deployment: Deployment, after: str = "") -> BatchScript:
     job = deployment.watch or WatchJob()
     early = ""
     if (limit := limit_s(job.time)) != math.inf:
-        early = f"after:{after}+{max(1, int((limit - ahead_s(job.time)) / 60))}?"
+        early = f"after:{after}+{max(1, int((limit - ahead_s(limit)) / 60))}?"
     options = {"dependency": f"{early}afterany:{after}"} if after else {}
     return _server(deployment, WATCH, job, ["-m", "slurm.supervisor.task", "--shared", deployment.shared], **options)
 
@@ -93,7 +93,8 @@ def _text(deployment: Deployment, name: str, job: Job, options: Mapping[str, str
         "open-mode": "append",  # else a task that runs again would empty its own log
     }
     lines = [HEAD, *(f"#SBATCH --{option}={shlex.quote(value)}" for option, value in said.items() if value is not None)]
-    lines += ["#SBATCH --requeue", *(f"#SBATCH {line}" for line in job.sbatch), "set -e", *job.setup]
+    again = "no-requeue" if isinstance(job, WatchJob) else "requeue"  # the chain's next one is there already
+    lines += [f"#SBATCH --{again}", *(f"#SBATCH {line}" for line in job.sbatch), "set -e", *job.setup]
     lines += _environment(deployment)
     command = shlex.join([deployment.python or "python3", *program])
     if job.image:

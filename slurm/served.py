@@ -1,18 +1,19 @@
 """A server that this task runs: on a free port, published when it is ready, restarted when it ends."""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 
 import httpx
 
-from prorl_mq.errors import ProrlError
+from prorl_mq.errors import ProrlError, RedisUnavailable
 from prorl_mq.process.children import Child, Guard, Program
 from prorl_mq.process.ports import free_port
+from prorl_mq.store.server.faults import RedisError
 from slurm.crew import CRASHES, FIRST_WAIT_S, Stopping, say
 
 LOOK_S = 0.2
 ANSWER_S = 5.0
+AGAIN_S = 5.0
 
 
 class NotReady(ProrlError):
@@ -60,7 +61,7 @@ class Served:
         try:
             while crashes < CRASHES and not stopping.asked.is_set():
                 crashes = 0 if await self._once(guard, stopping, announce, withdraw) else crashes + 1
-                if not stopping.asked.is_set():
+                if crashes < CRASHES and not stopping.asked.is_set():
                     await asyncio.sleep(FIRST_WAIT_S * 2**crashes)
         finally:
             await guard.aclose()
@@ -72,6 +73,8 @@ class Served:
         url = f"http://{self._address}:{port}"
         child = Child(self._program(port), say=say, guard=guard)
         asked = asyncio.create_task(stopping.asked.wait())
+        announcing: asyncio.Task[None] | None = None
+        ended: asyncio.Task[object] | None = None
         up = False
         try:
             await child.start()
@@ -81,21 +84,39 @@ class Served:
                 starting.cancel()
                 return False
             await starting
-            await announce(url)
-            up = True
-            say(f"{child.program.name} serves at {url}")
             ended = asyncio.create_task(child.wait())
-            await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done():
-                ended.cancel()
-                await withdraw(url)
-            else:
+            announcing = asyncio.create_task(_announced(announce, url))
+            await asyncio.wait({announcing, ended, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if announcing.done():
+                await announcing
+                up = True
+                say(f"{child.program.name} serves at {url}")
+                await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
                 say(child.obituary())
-                with contextlib.suppress(ProrlError):  # of an unreachable Redis: probes find it dead, too
-                    await withdraw(url)
-        except NotReady as error:
-            say(str(error))
+            await _cancelled(announcing)
+            await withdraw(url)
+        except (ProrlError, RedisError) as error:  # of withdrawing, too: probes find it dead
+            say(f"{child.program.name}: {error}")
         finally:
-            asked.cancel()
+            for task in (asked, announcing, ended):
+                if task is not None:
+                    task.cancel()
             await child.stop(self._grace_s)
         return up
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """So that nothing is announced after it was withdrawn."""
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def _announced(announce: Announce, url: str) -> None:
+    """Until Redis has heard of it: a server that has loaded its model is not given up for that."""
+    while True:
+        try:
+            return await announce(url)
+        except RedisUnavailable as error:
+            say(f"{url} cannot be announced: {error}; trying again in {AGAIN_S:g} s")
+            await asyncio.sleep(AGAIN_S)

@@ -109,6 +109,10 @@ def _contradictions(found: Deployment) -> list[str]:
     if set(found.arrays) & (taken := {*single, *found.backends}):
         both = sorted(set(found.arrays) & taken)
         faults.append(f"{both[0]!r} names two jobs at $.arrays: rename the array")
+    faults += [
+        f"{name!r} is the name of the deployment's own job at $.backends: rename the backend"
+        for name in sorted(set(found.backends) & set(single))
+    ]
     if found.backends and found.redis is None:
         faults.append("backends need to know where Redis is: add a table [redis]")
     return faults

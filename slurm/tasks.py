@@ -8,6 +8,12 @@ import msgspec
 
 FORMAT: Final = "%i|%j|%T|%N|%M|%L|%r"
 WAITING: Final = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "REQUEUE_FED"})
+# Reasons for which a task waits until somebody changes something: squeue's words of several releases.
+HELD: Final = re.compile(
+    r"held|hold|NeverSatisfied|BadConstraints|Partition(Time|Node)Limit|AssociationTimeLimit|Invalid(Account|QOS)"
+    r"|Max\w+PerJob|JobLaunchFailure",
+    re.IGNORECASE,
+)
 WORKING: Final = frozenset({"RUNNING", "SIGNALING", "STAGE_OUT", "RESIZING"})
 AHEAD_S: Final = 600.0  # a server's successor is asked for so long before its limit,
 AHEAD: Final = 0.1  # or such a share of the limit if that is more, and half of it at most
@@ -38,8 +44,23 @@ class SlurmTask(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """Those that it runs on, or ran on."""
+        return hosts(self.node)
+
+    @property
     def waiting(self) -> bool:
         return self.state in WAITING
+
+    @property
+    def held(self) -> bool:
+        """It waits, and will not start by itself."""
+        return self.waiting and (self.state == "REQUEUE_HOLD" or HELD.search(self.reason) is not None)
+
+    @property
+    def coming(self) -> bool:
+        """It waits, and will start."""
+        return self.waiting and not self.held
 
     @property
     def working(self) -> bool:
@@ -84,6 +105,27 @@ def read_tasks(text: str) -> list[SlurmTask]:
     return found
 
 
+def hosts(text: str) -> tuple[str, ...]:
+    """Names of nodes from Slurm's short form.
+
+    >>> hosts("n1"), hosts("gpu[08-10,12],m1"), hosts("r[1-2]n[1-2]"), hosts("")
+    (('n1',), ('gpu08', 'gpu09', 'gpu10', 'gpu12', 'm1'), ('r1n1', 'r1n2', 'r2n1', 'r2n2'), ())
+    """
+    return tuple(name for word in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", text) for name in _expanded(word))
+
+
+def _expanded(word: str) -> list[str]:
+    head, bracket, rest = word.partition("[")
+    if not bracket:
+        return [word]
+    ranges, _, tail = rest.partition("]")
+    numbers = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        numbers += [f"{number:0{len(first)}}" for number in range(int(first), int(last or first) + 1)]
+    return [f"{head}{number}{end}" for number in numbers for end in _expanded(tail)]
+
+
 def clock_s(text: str) -> int | None:
     """A time as squeue writes it; None for UNLIMITED and the like.
 
@@ -118,13 +160,13 @@ def limit_s(text: str) -> float:
     return float(int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds) or math.inf
 
 
-def ahead_s(text: str) -> float:
-    """The time before a server's limit at which its successor is asked for.
+def ahead_s(whole_s: float) -> float:
+    """The time before a server's limit, of `whole_s` in all, at which its successor is asked for.
 
-    >>> ahead_s("4:00:00"), ahead_s("2-0"), ahead_s("10:00")
+    >>> ahead_s(4 * 3600), ahead_s(48 * 3600), ahead_s(600)
     (1440.0, 17280.0, 300.0)
     """
-    return min(limit_s(text) / 2, max(AHEAD_S, limit_s(text) * AHEAD))
+    return min(whole_s / 2, max(AHEAD_S, whole_s * AHEAD))
 
 
 NAME: Final = re.compile(r"(?P<stage>[a-z]+)-(?P<task>\d+(_\d+)?)\.(?P<restarts>\d+)@(?P<node>.+)-(?P<pid>\d+)")

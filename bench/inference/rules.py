@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from workers.inference.assignment import Endpoint, WireProtocol
+from workers.inference.assignment import Endpoint, Turn, WireProtocol
 from workers.inference.protocol import Completion, InferenceError, NoBackend
 
 
@@ -58,8 +58,18 @@ class Chosen:
         address = self._choose(exclude)
         return Endpoint(address=address, protocol=WireProtocol.VLLM_GENERATE, model="policy")
 
+    async def room(self, backend: Endpoint, turn: Turn, patience_s: float) -> Endpoint:
+        del turn, patience_s
+        return backend
+
+    def ended(self, turn: Turn) -> None:
+        """Neither rule counts it."""
+
     async def ready(self, backend: Endpoint) -> Endpoint:
         return backend
+
+    async def version(self, address: str) -> str | None:  # noqa: ARG002 - the name is the protocol's
+        return None
 
     async def report_failure(self, address: str, error: InferenceError) -> None:
         """Neither rule remembers it."""

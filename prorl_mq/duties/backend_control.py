@@ -268,7 +268,7 @@ async def _load_lines(answer: httpx.Response) -> bytes:
     kept, rest, size = list[bytes](), b"", 0
     async for part in answer.aiter_raw():
         *lines, rest = (rest + part).split(b"\n")
-        kept += [line for line in lines if line.startswith(metrics.STARTS)]
+        kept += [line for line in lines if metrics.keeps(line)]
         size += len(part)
         if size > METRICS_BYTES or len(rest) + sum(map(len, kept)) > ANSWER_BYTES:
             raise ValueError(f"more than {METRICS_BYTES} bytes of metrics, or {ANSWER_BYTES} of those of its load")

@@ -21,6 +21,7 @@ from prorl_mq.store.store import Store
 
 EVERY_S: Final = 2.0
 AT_ONCE: Final = 16  # of one tenant
+KEPT_MS: Final = 30_000.0  # a limit stands so long without a look that tells the load
 PATIENCE_S: Final = 2.0  # how long one turn waits for its probes; a slower one continues beside the next turns
 
 
@@ -113,19 +114,27 @@ class BackendPressure:
     def __init__(self, control: BackendControl) -> None:
         self._control = control
         self._seen: dict[str, dict[str, tuple[Pressure, EngineLoad]]] = {}  # by pool and address
+        self._silent: dict[tuple[str, str], float] = {}  # those whose last look told nothing: since when
 
     def keep(self, pool: str, known: Container[str]) -> None:
         """Forgets backends that have left."""
         seen = self._seen.get(pool, {})
         self._seen[pool] = {address: each for address, each in seen.items() if address in known}
+        self._silent = {at: since for at, since in self._silent.items() if at[0] != pool or at[1] in known}
 
     async def look(self, pool: str, address: str, seen: SharedState, jobs: int, *, alive: bool) -> str:
-        """The text of the backend's limit, which `jobs` hold; empty where its pool has room, or it tells no load."""
+        """The text of the backend's limit, which `jobs` hold; empty where its pool has room, or it tells no load. One
+        that has told it until now keeps its limit for a while.
+        """
         told = await self._load(address, seen) if alive else None
         found = self._seen.setdefault(pool, {})
         if told is None:
+            now_ms = monotonic() * 1000
+            if now_ms - self._silent.setdefault((pool, address), now_ms) < KEPT_MS:
+                return seen.room.text if seen.room else ""
             found.pop(address, None)
             return ""
+        self._silent.pop((pool, address), None)
         before, last = found.get(address, (_known(seen.room, told), None))
         found[address] = room.judge(before, last, told, jobs), told
         if not any(pressure.pressed for pressure, _ in found.values()):

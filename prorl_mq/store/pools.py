@@ -95,12 +95,13 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> dict[str, CacheLimit]:
-        """Limits of the backends that a session may move to. Without any, no turn waits for room."""
-        return {
-            address: seen.room
-            for address, seen in self.backends.items()
-            if seen.room and not _fault(seen) and not self.behind(address)
-        }
+        """Limits of all backends that have one. Without any, no turn waits for room."""
+        return {address: seen.room for address, seen in self.backends.items() if seen.room}
+
+    @property
+    def takers(self) -> frozenset[str]:
+        """Backends that a session may move to."""
+        return frozenset(at for at, seen in self.backends.items() if not _fault(seen) and not self.behind(at))
 
 
 async def add(
@@ -216,16 +217,19 @@ def probe_answered(seen: Breaker, _now_ms: int) -> Breaker:
 async def seat(store: Store, pool: str, known: Seats, rows: Mapping[str, Seat | None]) -> tuple[Seats, bool]:
     """Writes seats of a pool's ledger down, and takes those out that are None. Answers the ledger as it is then, and
     whether that holds the rows: it does not where another process has changed it since it was `known`.
+    Without rows it only looks. Rows that cannot be read count as nothing.
     """
-    stamp = str(chance.number(53))
-    texts = [(token, each.text if each else "") for token, each in rows.items()]
-    status, now_ms, *found = await store.seat(pool, seen=known.stamp, stamp=stamp, seats=texts)
+    stamp = str(chance.number(53)) if rows else known.stamp
+    written = [(token, each.text if each else "") for token, each in rows.items()]
+    status, now_ms, *found = await store.seat(pool, seen=known.stamp, stamp=stamp, seats=written)
     if status != b"changed":
         seats = {token: each for token, each in {**known.seats, **rows}.items() if each}
         return Seats(stamp, int(now_ms), seats), True
-    fields = dict(zip((each.decode() for each in found[0][::2]), found[0][1::2], strict=True))
-    stamp = fields.pop("stamp", b"").decode()
-    return Seats(stamp, int(now_ms), {token: read_seat(text.decode()) for token, text in fields.items()}), False
+    texts = [each.decode(errors="replace") for each in found[0]]
+    fields = dict(zip(texts[::2], texts[1::2], strict=True))
+    stamp = fields.pop("stamp", "")
+    read = {token: read_seat(text) for token, text in fields.items()}
+    return Seats(stamp, int(now_ms), {token: each for token, each in read.items() if each}), False
 
 
 def nobody(pool: str, view: PoolView) -> str:

@@ -1,8 +1,10 @@
 """The deployment's own authority, and the certificates that it issues."""
 
-import os
+import contextlib
 import secrets
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +13,7 @@ from prorl_mq.errors import ConfigurationError
 DAYS: Final = 2  # of a certificate
 CA_DAYS: Final = 30  # of the authority; the next one comes at half of it, and both are trusted until the first ends
 AUTHORITY: Final = "authority.pem"
+TRUSTED: Final = "trusted.pem"
 LAST: Final = "-----END CERTIFICATE-----\n"
 KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
@@ -18,27 +21,33 @@ KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nod
 def authority(directory: Path) -> str:
     """The certificates in PEM that are trusted: the deployment's authority, and the one before it.
 
-    It is kept when Redis moves, so that clients need no new one, until half of its time is over.
+    It is kept when Redis moves, so that clients need no new one, until half of its time is over. Only the server that
+    is published calls this: it would not trust what another one made.
     """
-    own, trusted = directory / AUTHORITY, directory / "trusted.pem"
+    own = directory / AUTHORITY
     if not own.exists() or _ends(own, CA_DAYS * 43_200):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         before = own.read_text().partition(LAST)[:2] if own.exists() and not _ends(own, 0) else ()
-        new, key = directory / "new.pem", directory / "new.key"
-        name = f"/CN=prorl {secrets.token_hex(8)}"
-        _openssl("req", "-x509", *KEY, "-days", CA_DAYS, "-subj", name, "-keyout", key, "-out", new)
-        trusted.write_text("".join([new.read_text(), *before]))
-        _append(new, key)
-        new.replace(own)
-    return trusted.read_text()
+        with _beside(own) as (new, key, both, _):
+            name = f"/CN=prorl {secrets.token_hex(8)}"
+            _openssl("req", "-x509", *KEY, "-days", CA_DAYS, "-subj", name, "-keyout", key, "-out", new)
+            both.write_text("".join([new.read_text(), *before]))
+            both.replace(directory / TRUSTED)
+            _append(new, key)
+            new.replace(own)
+    return trusted(directory)
+
+
+def trusted(directory: Path) -> str:
+    """The certificates of `authority`, without making one. Raises `OSError` where there is none."""
+    return (directory / TRUSTED).read_text()
 
 
 def issue(directory: Path, name: str, into: Path, *, address: str = "") -> None:
     """A file with a certificate and its key, for a server at an IP address or for a client, replaced in one step."""
-    key, request, certificate, more = (into.with_name(f".{into.name}.{each}") for each in ("key", "req", "crt", "ext"))
     use = f"extendedKeyUsage=serverAuth\nsubjectAltName=IP:{address}" if address else "extendedKeyUsage=clientAuth"
-    more.write_text(f"{use}\n")
-    try:
+    with _beside(into) as (certificate, key, request, more):
+        more.write_text(f"{use}\n")
         _openssl("req", *KEY, "-subj", f"/CN={name}", "-keyout", key, "-out", request)
         _openssl(
             "x509", "-req", "-in", request, "-CA", directory / AUTHORITY, "-CAkey", directory / AUTHORITY,
@@ -46,9 +55,13 @@ def issue(directory: Path, name: str, into: Path, *, address: str = "") -> None:
         )  # fmt: skip
         _append(certificate, key)
         certificate.replace(into)
-    finally:
-        for each in (key, request, certificate, more):
-            each.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _beside(file: Path) -> Iterator[list[Path]]:
+    """Names for new files on the same file system, which only this writer has, and nobody else reads."""
+    with tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent) as made:
+        yield [Path(made) / f"{number}.pem" for number in range(4)]
 
 
 def _append(certificate: Path, key: Path) -> None:
@@ -65,14 +78,11 @@ def _ends(certificate: Path, within_s: float) -> bool:
 
 
 def _openssl(*words: str | int | Path) -> None:
-    umask = os.umask(0o077)
     try:
-        subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, text=True)
+        subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, text=True, umask=0o077)
     except FileNotFoundError:
         raise ConfigurationError(
             "openssl is missing on this node: TLS needs it (Debian: openssl), or set `tls = false` in [redis]"
         ) from None
     except subprocess.CalledProcessError as error:
         raise ConfigurationError(f"openssl {words[0]} failed: {error.stderr.strip()[-300:]}") from None
-    finally:
-        os.umask(umask)

@@ -14,7 +14,8 @@ from typing import Final
 
 import msgspec
 
-from prorl_mq.errors import ConfigurationError, ProrlError
+from prorl_mq.clock import monotonic
+from prorl_mq.errors import ConfigurationError, ProrlError, ServerUnfit
 from prorl_mq.process import redis_server
 from prorl_mq.process.ports import free_port
 from prorl_mq.schema import rendezvous
@@ -25,7 +26,7 @@ from slurm import node_state
 from slurm.address import address_of
 from slurm.crew import CRASHES, Stopping, say
 from slurm.layout import role_file
-from slurm.servers.certificates import authority, issue
+from slurm.servers.certificates import authority, issue, trusted
 from slurm.servers.redis_data import RedisData
 
 ROLES: Final = ("worker", "eval", "ingress", "viewer")
@@ -73,6 +74,7 @@ class RedisTask:
         self._address = address_of(given.interface)
         self._port = 0
         self._secrets: dict[str, str] = {}
+        self._known, self._issued_at = "", 0.0  # what its certificates trust, and since when
         self._binary = (redis_server.installed_binary() or "") if given.tls else redis_server.find_binary()
         if not self._binary:
             raise ConfigurationError(
@@ -90,7 +92,7 @@ class RedisTask:
             ended = asyncio.create_task(asyncio.to_thread(process.wait))
             over = asyncio.create_task(self._over(stopping))
             while not (await asyncio.wait({ended, over}, timeout=RENEWED_S, return_when=asyncio.FIRST_COMPLETED))[0]:
-                await self._renewed()
+                await self.renewed()
             over.cancel()
             if over.done():
                 await self._hand_over()
@@ -104,17 +106,24 @@ class RedisTask:
         return 1
 
     async def follow(self) -> tuple["subprocess.Popen[bytes]", Path]:
-        """Starts a replica of the server that the rendezvous names: its process, and the directory of its data."""
+        """Starts a replica of the server that the rendezvous names: its process, and the directory of its data. Raises
+        `ServerUnfit` where the server refuses; then nothing is left of it.
+        """
         primary = await asyncio.to_thread(self.primary_url)
         directory = self.data.fresh()
-        process = await self._launch(directory)
-        try:
+        async with contextlib.AsyncExitStack() as undone:
+            undone.push_async_callback(asyncio.to_thread, self.data.discard, directory)
+            process = await self._launch(directory, serves=False)
+            undone.push_async_callback(asyncio.to_thread, redis_server.stop, process)
             async with self.admin() as admin:
                 refused = await administration.follow(admin, primary, announce=self._address)
-        except BaseException:
-            await asyncio.to_thread(redis_server.stop, process)
-            raise
-        say(f"follows the Redis at {primary}" if refused is None else f"cannot be its replica: {refused}")
+            if refused is not None:
+                raise ServerUnfit(
+                    f"the server refuses to be a replica of {primary}: {refused}. Is one of its options, after `--`, "
+                    "in the way?"
+                )
+            undone.pop_all()
+        say(f"follows the Redis at {primary}")
         return process, directory
 
     def primary_url(self) -> str:
@@ -145,17 +154,17 @@ class RedisTask:
             await made.aclose()
 
     async def _start(self) -> "subprocess.Popen[bytes]":
-        process = await self._launch(self.data.current)
+        process = await self._launch(self.data.counted(), serves=True)
         self.publish()
         return process
 
-    async def _launch(self, directory: Path) -> "subprocess.Popen[bytes]":
+    async def _launch(self, directory: Path, *, serves: bool) -> "subprocess.Popen[bytes]":
         """A server that has its users, and listens; nobody knows of it."""
         node_state.prepare(self._state.parent, os.getuid())
         node_state.private(self._rendezvous, os.getuid())
         self._state.mkdir(exist_ok=True, mode=0o700)
         socket = self._socket
-        tls = [f"--{word}" if number % 2 == 0 else word for number, word in enumerate(await self._certified())]
+        tls = [f"--{word}" if number % 2 == 0 else word for number, word in enumerate(await self._certified(serves))]
         options = ["--bind", self._address, "--unixsocket", str(socket), *tls, *COPYING, *self._options]
         process = redis_server.start(self._binary, directory, options)
         try:
@@ -203,35 +212,49 @@ class RedisTask:
         except (ProrlError, *OUTAGES) as error:
             say(f"not handed over, the next job loads the data: {error or 'it took too long'}")
 
-    async def _renewed(self) -> None:
-        """New certificates for server and clients, in place: open connections stay. A failure is tried again."""
+    async def trusting(self) -> None:
+        """Renews the certificates of a replica with those of the primary, which connects to it for the hand-over. Raises
+        `OSError`.
+        """
+        if self._tls and (trusted(self._certificates) != self._known or monotonic() > self._issued_at + RENEWED_S):
+            await self.renewed(serves=False)
+
+    async def renewed(self, *, serves: bool = True) -> None:
+        """New certificates for the server, and for clients where it serves, in place: open connections stay. A failure
+        is tried again.
+        """
         if not self._tls:
             return
         try:
-            options = await self._certified()
+            options = await self._certified(serves)
             async with self.admin() as admin:
                 await administration.certify(admin, options)
-            for role, place in self._places().items():
+            for role, place in self._places().items() if serves else ():
                 file = role_file(self._rendezvous, role)
                 rendezvous.publish(file, msgspec.structs.replace(place, url=rendezvous.read(file).url))
         except (ProrlError, OSError, *OUTAGES) as error:
             say(f"the certificates were not renewed, the next try is in {RENEWED_S / 3600:g} hours: {error}")
 
-    async def _certified(self) -> list[str]:
-        """Certificates for the server and for each role, issued now; the server's settings, as names and values."""
+    async def _certified(self, serves: bool) -> list[str]:
+        """Certificates for the server, issued now, and for each role where it serves; the server's settings, as names
+        and values.
+        """
         if not self._tls:
             return []
-        return await asyncio.to_thread(self._certify)
+        return await asyncio.to_thread(self._certify, serves)
 
-    def _certify(self) -> list[str]:
-        authority(node_state.private(self._certificates, os.getuid()))
-        for role in (*ROLES, ADMIN):
-            issue(self._certificates, role, self._rendezvous / f"{role}.pem")
-        own, client, trusted = (self._state / f"{name}.pem" for name in ("server", "client", "trusted"))
+    def _certify(self, serves: bool) -> list[str]:
+        node_state.private(self._certificates, os.getuid())
+        if serves:
+            authority(self._certificates)
+            for role in (*ROLES, ADMIN):
+                issue(self._certificates, role, self._rendezvous / f"{role}.pem")
+        self._known, self._issued_at = trusted(self._certificates), monotonic()
+        own, client, known = (self._state / f"{name}.pem" for name in ("server", "client", "trusted"))
         issue(self._certificates, "redis", own, address=self._address)
         issue(self._certificates, "redis", client)  # of a replica, towards the primary
-        trusted.write_text(authority(self._certificates))  # on this node: the shared storage may be away later
-        settings = {"tls-cert-file": own, "tls-key-file": own, "tls-ca-cert-file": trusted}
+        known.write_text(self._known)  # on this node: the shared storage may be away later
+        settings = {"tls-cert-file": own, "tls-key-file": own, "tls-ca-cert-file": known}
         settings |= {"tls-client-cert-file": client, "tls-client-key-file": client}
         words = [str(word) for each in settings.items() for word in each]
         return [*words, "tls-auth-clients", "yes", "tls-replication", "yes"]
@@ -254,7 +277,7 @@ class RedisTask:
 
     def _places(self) -> dict[str, Place]:
         """A secret for each role; those of an earlier start stay, since its clients still hold them."""
-        ca = authority(self._certificates) if self._tls else None
+        ca = trusted(self._certificates) if self._tls else None
         places = {}
         for role in (*ROLES, ADMIN):
             with contextlib.suppress(OSError):

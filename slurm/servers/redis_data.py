@@ -8,7 +8,7 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,8 @@ from prorl_mq.process.redis_server import locked
 from slurm import commands
 
 COPY: Final = "copy-"
-OLD: Final = ("appendonlydir", "redis.log", "dump.rdb")  # of data that lie in `shared`/redis itself
+STORED: Final = ("appendonlydir", "dump.rdb")
+OLD: Final = (*STORED, "redis.log")  # of data that lie in `shared`/redis itself
 
 
 class Successor(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +39,7 @@ class RedisData:
         self.place = place
         self._job = job
         self._next = place / "next.json"
+        self._holder = place / "job"
 
     @property
     def current(self) -> Path:
@@ -47,24 +49,60 @@ class RedisData:
         except FileNotFoundError:
             return self.place
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[bool]:
-        """Holds the data; false where another server does."""
+    def counted(self) -> Path:
+        """`current`, for a server or a removal. Raises `ConfigurationError` where it is not there, or nothing names the
+        one of several directories that counts: an empty Redis would begin, and what it finds would be removed.
+        """
+        file, found = self.place / "current", self.current
+        copies = ", ".join(sorted(each.parent.name for each in self.place.glob(f"{COPY}*/{STORED[0]}")))
+        if file.exists():
+            if found.is_dir() and found != self.place:
+                return found
+            lost = f"names {found}, which is not there" if found != self.place else "is empty"
+        elif not copies or any((self.place / name).exists() for name in STORED):
+            return found
+        else:
+            lost = "is missing"
+        raise ConfigurationError(
+            f"{file}, which says where the data of Redis are, {lost}: Redis is not started. There is "
+            f"{copies or 'no copy'}. Bring it back from a backup, or write the name of the directory with the data to "
+            f"{file}. To begin with no data, move everything in {self.place} away"
+        )
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[str]:
+        """Holds the data: yields an empty text, else why not. Who leaves without an error gives them back, so that the
+        next job need not ask Slurm.
+        """
         with contextlib.ExitStack() as stack:
+            why = f"the Redis before this one uses {self.place}: this one starts when that one has ended"
             try:
                 stack.enter_context(locked(self.place))
+                if await self.free():
+                    why = ""
             except ConfigurationError:
-                yield False
-                return
-            yield True
+                pass
+            except commands.SlurmRefused as refused:
+                why = str(refused)
+            yield why
+            with contextlib.suppress(OSError):
+                if not why and self._holder.read_text() == self._job:
+                    self._holder.unlink()
 
     async def free(self) -> bool:
-        """True unless Slurm says that the job before runs; then they are this job's."""
-        holder = self.place / "job"
-        before = holder.read_text() if holder.exists() else ""
-        if before not in {"", self._job} and await commands.runs(before):
-            return False
-        holder.write_text(self._job)
+        """True where the job before has given the data back, or has ended as Slurm says: then they are this job's.
+        Raises `SlurmRefused` where Slurm does not answer: they are not free.
+        """
+        before = self._holder.read_text() if self._holder.exists() else ""
+        try:
+            if before not in {"", self._job} and await commands.runs(before):
+                return False
+        except commands.SlurmRefused as refused:
+            raise commands.SlurmRefused(
+                f"it is not known whether job {before}, which has the data, has ended ({refused}): this one waits "
+                f"until Slurm answers. If that job has ended, and its node is down or idle, remove {self._holder}"
+            ) from None
+        _written(self._holder, self._job.encode())
         return True
 
     def fresh(self) -> Path:
@@ -73,10 +111,16 @@ class RedisData:
         directory.mkdir(parents=True, mode=0o700)
         return directory
 
+    def discard(self, directory: Path) -> None:
+        """Removes a replica's directory, unless it is the one that counts."""
+        with contextlib.suppress(OSError):  # where that is not known, too
+            if self.current != directory:
+                shutil.rmtree(directory)
+
     def adopt(self, directory: Path) -> None:
         """Lets a replica's directory be the one that counts, and this job the one that serves."""
+        _written(self._holder, self._job.encode())
         _written(self.place / "current", directory.name.encode())
-        _written(self.place / "job", self._job.encode())
         self._next.unlink(missing_ok=True)
 
     def announce(self, at: tuple[str, int] | None, directory: Path) -> None:
@@ -97,8 +141,8 @@ class RedisData:
             return None
 
     def tidy(self) -> None:
-        """Removes what an earlier hand-over has left; the data are held."""
-        current, offer = self.current, self.announced()
+        """Removes what an earlier hand-over has left; the data are held. Raises as `counted`."""
+        current, offer = self.counted(), self.announced()
         kept = {current.name, offer.directory if offer else ""}
         for directory in self.place.glob(f"{COPY}*"):
             if directory.name not in kept:
@@ -111,9 +155,13 @@ class RedisData:
 
 
 def _written(file: Path, content: bytes) -> None:
-    new = file.with_suffix(".new")
-    with new.open("wb") as made:
-        made.write(content)
-        made.flush()
-        os.fsync(made.fileno())
-    new.replace(file)
+    new = file.with_name(f".{file.name}.{secrets.token_hex(4)}")  # of two that wait, both write
+    try:
+        with new.open("wb") as made:
+            made.write(content)
+            made.flush()
+            os.fsync(made.fileno())
+        new.replace(file)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise

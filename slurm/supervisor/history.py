@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from slurm.tasks import SlurmTask
+from slurm.tasks import SlurmTask, hosts
 
 LIMIT_BYTES: Final = 1 << 20  # then the older half goes
 BAD_NODES: Final = ("down", "drain", "fail", "maint", "unknown")
@@ -33,10 +33,11 @@ class SeenTask(msgspec.Struct, frozen=True, array_like=True):
     alive: bool
     node: str
     ended: str = ""
+    job: str = ""
 
 
 class LastLook(msgspec.Struct, frozen=True, kw_only=True):
-    """The last answer of Slurm, of tasks by id and of nodes that were not well."""
+    """The last answer of Slurm, of tasks by id and of those of their nodes that were not well."""
 
     tasks: Mapping[str, SeenTask] = {}
     nodes: Mapping[str, str] = {}
@@ -101,23 +102,34 @@ def changes(
     before: LastLook, tasks: Sequence[SlurmTask], nodes: Mapping[str, str], servers: frozenset[str]
 ) -> Iterator[tuple[str, str]]:
     """Losses and returns, as pairs of what it is about and a sentence. Starts and ends of servers are all reported, of
-    arrays only what went wrong.
+    arrays only what went wrong, of nodes those alone that tasks have used.
     """
     for task in tasks:
-        known = before.tasks.get(task.id, SeenTask(alive=False, node=""))
-        about, where = f"{task.id} ({task.job})", f" on {known.node}" if known.node else ""
-        if task.waiting and known.alive:
-            yield about, f"was lost{where} and waits to run again ({task.reason or task.state})"
-        elif task.working and known.alive and known.node != task.node:
-            yield about, f"was lost{where} and runs again on {task.node}"
-        elif task.working and not known.alive and known.node:
-            yield about, f"runs again on {task.node}"
-        elif task.working and not known.alive and task.job in servers:
-            yield about, f"runs on {task.node}"
-        elif _ended(task) and known.ended != task.state and (task.failed or (known.alive and task.job in servers)):
-            yield about, f"has ended{where or (task.node and f' on {task.node}')}: {task.end}"
+        yield from _changes_of_task(before.tasks.get(task.id, SeenTask(alive=False, node="")), task, servers)
+    here = {task.id for task in tasks}
+    for id_, known in before.tasks.items():
+        if known.alive and id_ not in here:
+            yield f"{id_} ({known.job})", f"ran on {known.node}, and Slurm does not know it any more"
+    yield from _changes_of_nodes(before, nodes, _used(before, tasks))
+
+
+def _changes_of_task(known: SeenTask, task: SlurmTask, servers: frozenset[str]) -> Iterator[tuple[str, str]]:
+    about, where = f"{task.id} ({task.job})", f" on {known.node}" if known.node else ""
+    if task.waiting and known.alive:
+        yield about, f"was lost{where} and waits to run again ({task.reason or task.state})"
+    elif task.working and known.alive and known.node != task.node:
+        yield about, f"was lost{where} and runs again on {task.node}"
+    elif task.working and not known.alive and known.node:
+        yield about, f"runs again on {task.node}"
+    elif task.working and not known.alive and task.job in servers:
+        yield about, f"runs on {task.node}"
+    elif _ended(task) and known.ended != task.state and (task.failed or (known.alive and task.job in servers)):
+        yield about, f"has ended{where or (task.node and f' on {task.node}')}: {task.end}"
+
+
+def _changes_of_nodes(before: LastLook, nodes: Mapping[str, str], used: set[str]) -> Iterator[tuple[str, str]]:
     for node, state in nodes.items():
-        if _bad(state) and before.nodes.get(node) != state:
+        if _bad(state) and node in used and before.nodes.get(node) != state:
             yield node, f"is {state}{', and does not answer' if state.endswith('*') else ''}"
         elif not _bad(state) and node in before.nodes:
             yield node, f"is back ({state})"
@@ -129,8 +141,16 @@ def seen(before: LastLook, tasks: Sequence[SlurmTask], nodes: Mapping[str, str])
     for task in tasks:
         known = before.tasks.get(task.id)
         node = task.node if task.working else known.node if known else ""
-        found[task.id] = SeenTask(alive=task.working, node=node, ended=task.state if _ended(task) else "")
-    return LastLook(tasks=found, nodes={node: state for node, state in nodes.items() if _bad(state)})
+        ended = task.state if _ended(task) else ""
+        found[task.id] = SeenTask(alive=task.working, node=node, ended=ended, job=task.job)
+    used = _used(before, tasks)
+    return LastLook(tasks=found, nodes={node: state for node, state in nodes.items() if _bad(state) and node in used})
+
+
+def _used(before: LastLook, tasks: Sequence[SlurmTask]) -> set[str]:
+    """Nodes of tasks that Slurm knows now or knew at the last look, and those of earlier ones that are not back yet."""
+    texts = [task.node for task in tasks] + [task.node for task in before.tasks.values()]
+    return {*before.nodes, *(node for text in texts for node in hosts(text))}
 
 
 def _ended(task: SlurmTask) -> bool:

@@ -18,8 +18,11 @@ import msgspec
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ProrlError
 from slurm import commands
+from slurm.crew import say
 
 LOOK_S: Final = 0.05
+BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+NAMESPACE: Final = Path("/proc/self/ns/pid")
 BUSY_S: Final = 10.0  # how long another that acts is waited for
 
 
@@ -32,22 +35,34 @@ class Busy(ProrlError):
 
 
 class Supervisor(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the lock. `holder` is empty after one that has resigned; `job` where it is no job. While the chain
-    of jobs is `ended`, none of them takes it.
+    """The content of the lock. `holder` is empty after one that has resigned; `job` where it is no job. `process` is
+    that of the holder, as `place_of` has it. While the chain of jobs is `ended`, none of them takes it.
     """
 
     term: int = 0
     holder: str = ""
     job: str = ""
+    process: str = ""
     ended: bool = False
     low_s: Mapping[str, float] = {}  # array → for how long it has had more tasks than it needs
+
+
+def place_of(pid: int) -> str:
+    """A process as no other is called: the boot of its host, its name space of processes, its number."""
+    return f"{BOOT.read_text().strip()} {NAMESPACE.readlink()} {pid}"
+
+
+def gone(process: str) -> bool:
+    """True for one of this host, in this name space, that has ended; of others that is not known."""
+    *_, pid = process.split(" ")
+    return pid.isdecimal() and process == place_of(int(pid)) and not Path("/proc", pid).exists()
 
 
 @contextlib.asynccontextmanager
 async def exclusive(file: Path) -> AsyncIterator[int]:
     """Holds the file, by its descriptor, for whoever changes the deployment's jobs. Raises `Busy`."""
     deadline = monotonic() + BUSY_S
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with file.open("a") as held:
         while True:
             try:
@@ -75,27 +90,34 @@ class WatchLock:
         """Takes or renews it: what the holder before left. None where another supervisor is active."""
         async with exclusive(self._guard) as guard:
             found = self.read()
-            if found.term != self._term and found.holder and not await self._over(found, guard):
+            ours = self._ours(found)
+            if not ours and found.holder and not await self._over(found, guard):
                 return None
             if found.ended and self._job:
                 return None
-            self._term = found.term if found.term == self._term else found.term + 1
-            self._write(msgspec.structs.replace(found, term=self._term, holder=self._holder, job=self._job))
+            self._term = found.term + (not ours)
+            mine = msgspec.structs.replace(
+                found, term=self._term, holder=self._holder, job=self._job, process=place_of(os.getpid())
+            )
+            if mine != found:
+                self._write(mine)
+            else:
+                os.utime(self._state)  # which a full disk allows
         return found
 
     @contextlib.asynccontextmanager
     async def acting(self) -> AsyncIterator[None]:
         """Commands to Slurm within this context come from the holder alone. Raises `Superseded`."""
         async with exclusive(self._guard):
-            if (found := self.read()).term != self._term:
+            if not self._ours(found := self.read()):
                 raise Superseded(f"{found.holder or 'another process'} has taken over (term {found.term}): standing by")
             yield
 
     async def leave(self, low_s: Mapping[str, float]) -> None:
         """Ends its hold, so that the next one does not wait for it."""
         async with exclusive(self._guard):
-            if self.read().term == self._term:
-                self._write(Supervisor(term=self._term, low_s=low_s))
+            if self._ours(found := self.read()):
+                self._write(msgspec.structs.replace(found, holder="", job="", process="", low_s=low_s))
 
     @contextlib.asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:
@@ -114,11 +136,23 @@ class WatchLock:
             return msgspec.json.decode(self._state.read_bytes(), type=Supervisor)
         except FileNotFoundError:
             return Supervisor()
+        except msgspec.MsgspecError as error:
+            say(f"{self._state} cannot be read ({error}): its terms begin again")
+            return Supervisor()
+
+    def _ours(self, found: Supervisor) -> bool:
+        """The term alone does not say it: after a file that was lost or unreadable, terms begin again."""
+        return (found.term, found.holder) == (self._term, self._holder)
 
     async def _over(self, found: Supervisor, guard: int) -> bool:
-        """It has said nothing for long, was an earlier run of this job, or its job has ended."""
-        if found.job and (found.job == self._job or not await commands.runs(found.job)):
+        """It has said nothing for long, its process or its job has ended, or it was an earlier run of this job, which
+        begins only now: of two runs the older one takes nothing back.
+        """
+        if gone(found.process) or (found.job and found.job == self._job and self._term < 0):
             return True
+        with contextlib.suppress(commands.SlurmRefused):  # then its age alone counts
+            if found.job and not await commands.runs(found.job):
+                return True
         os.utime(guard)
         return os.fstat(guard).st_mtime - self._state.stat().st_mtime > self._stale_s
 

@@ -9,7 +9,6 @@ import msgspec
 
 from prorl_mq.errors import ConfigurationError
 from slurm import node_state
-from slurm.layout import logs
 from slurm.spec import Deployment
 from slurm.supervisor.lock import WatchLock
 
@@ -37,14 +36,34 @@ def known(shared: str | Path) -> Deployment:
         raise ConfigurationError(f"{file} cannot be read: {error}; `prorl-slurm submit` writes it") from None
 
 
+def whole(deployment: Deployment) -> Deployment:
+    """With the jobs that were submitted once and stand in its file no more: they may still run."""
+    try:
+        kept = known(deployment.shared)
+    except ConfigurationError:
+        return deployment
+    if kept.name != deployment.name:
+        return deployment
+    return msgspec.structs.replace(
+        deployment,
+        redis=deployment.redis or kept.redis,
+        api=deployment.api or kept.api,
+        watch=deployment.watch or kept.watch,
+        backends={**kept.backends, **deployment.backends},
+        arrays={**kept.arrays, **deployment.arrays},
+    )
+
+
 def guard(deployment: Deployment) -> Path:
-    """The file that is held by whoever submits or cancels."""
-    return Path(logs(deployment)) / "submit.lock"
+    """The file that is held by whoever submits or cancels. It does not lie in `logs`, which people empty: one that was
+    removed while it was held keeps nobody out.
+    """
+    return directory(deployment.shared) / "submit.lock"
 
 
 def submitted(deployment: Deployment) -> bool:
     """Something of it has been submitted once."""
-    return guard(deployment).exists()
+    return (directory(deployment.shared) / "deployment.json").exists()
 
 
 def name(job: str) -> str:

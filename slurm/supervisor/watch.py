@@ -7,10 +7,12 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ProrlError, RedisUnavailable
+from prorl_mq.store.server.faults import RedisError
 from slurm import commands, demand
 from slurm.crew import Stopping, say
 from slurm.deployed import store_of, tasks
@@ -34,8 +36,10 @@ class Watch:
         self._lock = places.lock(self._deployment, job)
         self._history = DeploymentHistory(places.directory(self._deployment.shared), places.name(job))
         self._held = False
+        self._ended = False  # the chain was, by somebody's hand
         self._memory: Memory = {}
         self._said: dict[str, str] = {}
+        self.refused: list[str] = []  # by Slurm, in the last look
 
     async def run(self, stopping: Stopping, *, once: bool) -> None:
         """Runs until a signal, or for one round. A round that fails is reported, and the next one follows."""
@@ -52,8 +56,9 @@ class Watch:
         while not stopping.asked.is_set():
             try:
                 await self.look()
-            except (ProrlError, OSError) as error:  # Slurm does not answer, or the shared storage is away
-                say(f"scale: {error}; trying again in {every_s} s")
+            except Exception as error:  # Slurm does not answer, the shared storage is away: it must outlive anything
+                what = "" if isinstance(error, ProrlError | OSError) else f"{type(error).__name__}: "
+                say(f"scale: {what}{error}; trying again in {every_s} s")
             try:
                 async with asyncio.timeout(every_s):
                     await stopping.asked.wait()
@@ -65,11 +70,12 @@ class Watch:
         whether Redis answers or not.
         """
         deployment = self._deployment = self._asked()
+        self.refused = []
         try:
             if not await self._mine():
                 return {}
             here = await tasks(deployment)
-            self._history.look(here, await commands.nodes(), frozenset(named(deployment)))
+            await self._record(here)
             await self._succession(here)
             await self._servers(here)
             plans = await self._plans(here)
@@ -81,14 +87,24 @@ class Watch:
             return {}
         return plans
 
+    async def _record(self, here: Sequence[SlurmTask]) -> None:
+        """Into the history what has changed; without it, the supervisor does what it does."""
+        try:
+            self._history.look(here, await commands.nodes(), frozenset(named(self._deployment)))
+        except (OSError, commands.SlurmRefused) as error:
+            self._tell("history", f"cannot be written: {error}")
+        else:
+            self._tell("history", "")
+
     async def _mine(self) -> bool:
         left = await self._lock.hold()
         if left is not None and not self._held:
             if left.holder or self._job:
                 before = f" from {left.holder}" if left.holder else ""
-                self._history.add(WATCH, f"{places.name(self._job)} takes over{before} (term {left.term + 1})")
+                self._keep(WATCH, f"{places.name(self._job)} takes over{before} (term {left.term + 1})")
             self._memory = {array: monotonic() - low_s for array, low_s in left.low_s.items()}
         self._held = left is not None
+        self._ended = left is not None and left.ended
         self._tell("lock", "" if self._held else "another supervisor is active; standing by")
         return self._held
 
@@ -103,7 +119,7 @@ class Watch:
         try:
             async with store_of(self._deployment, "ingress", name=f"{socket.gethostname()}:{os.getpid()}") as store:
                 seen = await demand.read(store)
-        except (ConfigurationError, RedisUnavailable) as error:
+        except (ConfigurationError, RedisUnavailable, RedisError) as error:
             self._tell("redis", str(error))
             return {}
         self._tell("redis", "")
@@ -113,17 +129,15 @@ class Watch:
         """While this one holds the lock, there is another of the chain, which begins before the end of this one, or at
         it, whatever ends it.
         """
-        if self._deployment.watch is None:
+        if self._deployment.watch is None or self._ended:
             return
         others = [task for task in here if task.job == WATCH and task.id != self._job]
         fails = WATCH in failing(self._deployment, others)
-        self._tell(
-            "the chain", "its jobs fail at their start: see their logs; no successor is submitted" if fails else ""
-        )
-        if not fails and not any(task.waiting or task.working for task in others):
-            async with self._lock.acting():
-                job = await commands.submit(watch_script(self._deployment, after=self._job).text)
-            self._note(WATCH, f"its successor is {job}")
+        why = "its jobs fail at their start, or are held back: see `status`; no successor is submitted"
+        self._tell("the chain", why if fails else "")
+        if not fails and not any(task.coming or task.working for task in others):
+            text = watch_script(self._deployment, after=self._job).text
+            await self._command(WATCH, partial(commands.submit, text), "its successor is {}")
 
     async def _servers(self, here: Sequence[SlurmTask]) -> None:
         """Redis, API and backends that have ended, by their time limit or otherwise, are asked for again; before a
@@ -131,36 +145,52 @@ class Watch:
         """
         lacking, fail = servers(self._deployment, here), failing(self._deployment, here)
         for script in scripts(self._deployment):
-            why = "fails at its start: see its log; it is asked for again once Slurm has forgotten these tasks"
+            why = "fails at its start, or is held back: see `status`; it is asked for again once these tasks are gone"
             self._tell(f"the server {script.name}", why if script.name in fail else "")
             if count := lacking.get(script.name, 0):
                 of = script
                 if script.name in self._deployment.backends:
                     of = backend_script(self._deployment, script.name, count)
-                async with self._lock.acting():
-                    job = await commands.submit(of.text)
-                self._note(script.name, f"submitted again as {job}")
+                await self._command(script.name, partial(commands.submit, of.text), "submitted again as {}")
 
     async def _act(self, array: str, plan: ScalingPlan) -> None:
         if plan.add:
-            async with self._lock.acting():
-                job = await commands.submit(array_script(self._deployment, array, plan.add).text)
-            self._note(array, f"{plan.add} more as {job}: {plan.why}")
+            text = array_script(self._deployment, array, plan.add).text
+            await self._command(array, partial(commands.submit, text), f"{plan.add} more as {{}}: {plan.why}")
         if plan.withdraw:
-            async with self._lock.acting():
-                await commands.cancel(plan.withdraw)
-            self._note(array, f"{plan.why}; withdrawn before they ran: {' '.join(plan.withdraw)}")
+            done = f"{plan.why}; withdrawn before they ran: {' '.join(plan.withdraw)}"
+            await self._command(array, partial(commands.cancel, plan.withdraw), done)
         if plan.drain:
-            async with self._lock.acting():
-                await commands.drain(plan.drain)
-            self._note(array, f"{plan.why}; draining: {' '.join(plan.drain)}")
+            done = f"{plan.why}; draining: {' '.join(plan.drain)}"
+            await self._command(array, partial(commands.drain, plan.drain), done)
         if not (plan.add or plan.withdraw or plan.drain):
             self._tell(array, plan.why if "no more are requested" in plan.why else "")
+
+    async def _command(self, about: str, command: Callable[[], Awaitable[str | None]], done: str) -> None:
+        """Gives one command as the holder of the lock; `done` says what it did, with Slurm's answer for `{}`. What
+        Slurm refuses is told, and stops none of the commands after it. Raises `Superseded`.
+        """
+        try:
+            async with self._lock.acting():
+                answer = await command()
+        except commands.SlurmRefused as error:
+            self.refused.append(f"{about}: {error}")
+            self._tell(f"{about}, refused", str(error))
+            return
+        self._tell(f"{about}, refused", "")
+        self._note(about, done.replace("{}", answer or "", 1))
 
     def _note(self, about: str, text: str) -> None:
         """Says what was done, and keeps it."""
         say(f"scale {about}: {text}")
-        self._history.add(about, text)
+        self._keep(about, text)
+
+    def _keep(self, about: str, text: str) -> None:
+        """Into the history, where there is room."""
+        try:
+            self._history.add(about, text)
+        except OSError as error:
+            self._tell("history", f"cannot be written: {error}")
 
     def _tell(self, about: str, text: str) -> None:
         """Says what lasts once, not at every look."""

@@ -16,9 +16,9 @@ from tests.api.service import announce_source
 
 
 @contextlib.contextmanager
-def threaded(settings: RedisSettings, *, idle_s: int = 5, **options: Any) -> Iterator[str]:
-    """Its address. Redis is empty but for a data source."""
-    asyncio.run(_prepare(settings))
+def threaded(settings: RedisSettings, *, idle_s: int = 5, beside: bool = False, **options: Any) -> Iterator[str]:
+    """Its address. Redis is empty but for a data source, unless this one comes `beside` what is there."""
+    asyncio.run(_prepare(settings, beside=beside))
     app = create_app(ApiSettings(redis=settings, **options))
     config = uvicorn.Config(app, port=0, log_level="critical", ws="none", http=TimedProtocol, timeout_keep_alive=idle_s)
     server = uvicorn.Server(config)
@@ -40,8 +40,9 @@ def threaded(settings: RedisSettings, *, idle_s: int = 5, **options: Any) -> Ite
         thread.join()
 
 
-async def _prepare(settings: RedisSettings) -> None:
-    redis = connect(settings)
-    await redis.execute_command("FLUSHALL")
-    await redis.aclose()
+async def _prepare(settings: RedisSettings, *, beside: bool) -> None:
+    if not beside:
+        redis = connect(settings)
+        await redis.execute_command("FLUSHALL")
+        await redis.aclose()
     await announce_source(settings)

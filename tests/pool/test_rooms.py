@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
+from prorl_mq.duties import probe_backends
 from prorl_mq.duties.backend_control import BackendControl
 from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.rules.routing import room
 from prorl_mq.rules.routing.room import CacheLimit, Seat, SeatState
 from prorl_mq.schema.items import Claim, Held
 from prorl_mq.store import pools as backends
-from prorl_mq.store.pools import Seats
+from prorl_mq.store.pools import PoolView, Seats
 from prorl_mq.store.server import acl
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.testing.fake_backend import FakeBackend
+from prorl_mq.testing.wire import FakeFault
 from tests.pool.conftest import in_run, joined, until
 from tests.support.queue import POOL, Queue, spec
 from tests.support.watch import Watch
@@ -27,6 +29,7 @@ from workers.inference.policy import StickyPolicy
 from workers.inference.run_clock import RunClock
 from workers.stages import rooms
 from workers.stages.backends import Pools
+from workers.stages.seats import AttemptSeat
 from workers.stages.work import Work
 
 pytestmark = pytest.mark.anyio
@@ -87,13 +90,28 @@ async def sessions(queue: Queue, pools: Pools, count: int) -> list[Session]:
 
 
 async def pressed(pools: Pools, health: BackendHealth, *under_way: Session) -> None:
-    """Returns once the pool is known to be short of room, while each of the sessions has a turn."""
+    """Returns once the pool is known to be short of room: each session has a turn, or more until that is seen."""
     async with asking(pools), asyncio.timeout(30):
-        turns = asyncio.gather(*(each.turn() for each in under_way))
-        while not turns.done():
-            await health.turn()
-        await turns
-        await until(lambda: _limited(pools))
+        while not await _limited(pools):
+            turns = asyncio.gather(*(each.turn() for each in under_way))
+            while not turns.done():
+                await health.turn()
+            await turns
+
+
+async def limited(queue: Queue, pools: Pools, *fakes: FakeBackend, tokens: int = 608) -> None:
+    """Gives backends limits as the health probe would."""
+    for fake in fakes:
+        seen = (await pools.view(POOL)).backends[fake.address].breaker
+        facts = {"room": CacheLimit(tokens).text}
+        await backends.observe(queue.store, POOL, fake.address, seen, backends.call_succeeded, facts)
+    await until(lambda: _limited(pools))
+
+
+async def sits(queue: Queue, *rows: Seat | None) -> None:
+    """Puts sessions of other workers into the ledger, or takes them out."""
+    known = (await backends.seat(queue.store, POOL, Seats("unknown"), {}))[0]
+    assert (await backends.seat(queue.store, POOL, known, {f"other {at}": row for at, row in enumerate(rows)}))[1]
 
 
 async def _limited(pools: Pools) -> bool:
@@ -221,16 +239,14 @@ async def test_turns_wait_for_room_and_every_session_has_all_its_turns(
     made = await sessions(queue, pools, 12)
     await pressed(pools, health, *made)
     if not ruled:
-        monkeypatch.setattr(
-            rooms, "decide", lambda seats, limits, asks, now_ms, life_ms: [each.address for each in asks]
-        )
+        monkeypatch.setattr(rooms, "decide", lambda seats, limits, asks, *_: [each.address for each in asks])
     seen = [most_at_once(fake) for fake in small]
-    lengths = [1 + at % 4 for at in range(len(made))]
+    lengths, before = [1 + at % 4 for at in range(len(made))], [each.turns for each in made]
     async with asking(pools), asyncio.timeout(30):
         await asyncio.gather(*(each.turns_of(count) for each, count in zip(made, lengths, strict=True)))
         if ruled:
             await until(lambda: _nobody_sits(queue))
-    assert [each.turns for each in made] == [1 + count for count in lengths]
+    assert [each.turns - began for each, began in zip(made, before, strict=True)] == lengths
     assert (max(map(max, seen)) <= FITS) is ruled
     assert sum((await _loads(queue)).values()) == len(made)
 
@@ -295,7 +311,7 @@ async def test_the_seats_of_a_worker_that_died_are_free_after_a_while(
         await small[0].wait_running(FITS)
         small[0].latency_ms = 0
         turn = asyncio.create_task(late.turn())
-        await until(lambda: _waits(queue, late))
+        await until(lambda: _is(queue, late, SeatState.WAITING))
         first = await seats(queue)
         if not alive:
             await worker.aclose()
@@ -308,9 +324,9 @@ async def test_the_seats_of_a_worker_that_died_are_free_after_a_while(
         await asyncio.gather(*long, turn, return_exceptions=True)
 
 
-async def _waits(queue: Queue, session: Session) -> bool:
+async def _is(queue: Queue, session: Session, state: SeatState) -> bool:
     found = (await seats(queue)).get(session.work.held.token)
-    return found is not None and found.state is SeatState.WAITING
+    return found is not None and found.state is state
 
 
 async def _later(queue: Queue, first: dict[str, Seat]) -> bool:
@@ -329,10 +345,7 @@ async def test_a_turn_begins_when_its_patience_is_over(
     """Other sessions have all the room, without end: no rollout fails for that."""
     made = await sessions(queue, pools, 8)
     await pressed(pools, health, *made)
-    for number, fake in enumerate(small):
-        there = Seat(fake.address, 10_000, SeatState.RUNNING, 0.0, 1e15)
-        known = (await backends.seat(queue.store, POOL, Seats("unknown"), {}))[0]
-        assert (await backends.seat(queue.store, POOL, known, {f"other {number}": there}))[1]
+    await sits(queue, *(Seat(fake.address, 10_000, SeatState.RUNNING, 0.0, 1e15) for fake in small))
     late = Session(pools, made[0].work.held, budget_s=2.0)
     async with asking(pools), asyncio.timeout(10):
         await late.turn()
@@ -364,3 +377,221 @@ async def test_a_worker_whose_user_may_not_write_seats_has_its_turns(
     finally:
         await client.aclose()
         await queue.command("ACL", "DELUSER", "older")
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("how", ["cancelled", "fails", "cancelled while it waits"])
+async def test_a_turn_that_is_over_leaves_no_seat_that_runs_or_waits(
+    queue: Queue, pools: Pools, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch, how: str, told: bool
+) -> None:
+    """As a harness that hangs up, and goes on later. The control: nobody says that the turn is over."""
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    if not told:
+        monkeypatch.setattr(AttemptSeat, "ended", lambda _self, _turn: None)
+        monkeypatch.setattr(rooms._PoolLedger, "leave", lambda _self, _ref: None)
+    [made] = await sessions(queue, pools, 1)
+    await made.turn()
+    await limited(queue, pools, small[0])
+    if how == "cancelled while it waits":
+        await sits(queue, Seat(small[0].address, 600, SeatState.RUNNING, 0.0, 1e15))
+    if how == "fails":
+        small[0].fault = FakeFault.REFUSED
+    else:
+        small[0].latency_ms = 60_000
+    state = SeatState.WAITING if how == "cancelled while it waits" else SeatState.RUNNING
+    async with asking(pools), asyncio.timeout(20):
+        turn = asyncio.create_task(made.turn())
+        if how != "fails":
+            await until(lambda: _is(queue, made, state))
+            turn.cancel()
+        assert isinstance((await asyncio.gather(turn, return_exceptions=True))[0], BaseException)
+        await pools.rooms._turn()
+        left = (await seats(queue)).get(made.work.held.token)
+    assert (left is None or left.state is SeatState.TOOLS) is told, left
+
+
+@pytest.mark.parametrize("shares", [True, False])
+async def test_turns_at_once_of_one_attempt_share_its_seat(
+    queue: Queue, pools: Pools, small: list[FakeBackend], shares: bool
+) -> None:
+    """As sub-agents through the gateway. The control: turns of three attempts, of which the third has no room."""
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    made = await sessions(queue, pools, FITS)
+    await made[0].turn()
+    await limited(queue, pools, small[0], tokens=400)
+    small[0].latency_ms = 60_000
+    async with asking(pools), asyncio.timeout(20):
+        turns = [asyncio.create_task(made[0 if shares else at].turn()) for at in range(FITS)]
+        await small[0].wait_running(FITS if shares else FITS - 1)
+        await pools.rooms._turn()
+        found = await seats(queue)
+        mine = found[made[0].work.held.token]
+        assert mine.state is SeatState.RUNNING
+        assert mine.tokens == (FITS if shares else 1) * room.needs(len(PROMPT), 8)
+        assert [each.state for each in found.values()].count(SeatState.WAITING) == (0 if shares else 1)
+        tokens = []
+        for turn in turns:
+            turn.cancel()
+            await asyncio.gather(turn, return_exceptions=True)
+            await pools.rooms._turn()
+            tokens.append((await seats(queue)).get(made[0].work.held.token))
+    if shares:
+        one = room.needs(len(PROMPT), 8)
+        assert [(each.tokens, each.state) for each in tokens if each] == [
+            (2 * one, SeatState.RUNNING),
+            (one, SeatState.RUNNING),
+            (len(PROMPT), SeatState.TOOLS),
+        ]
+
+
+async def test_another_turn_of_an_attempt_waits_with_the_first_and_asks_when_that_hangs_up(
+    queue: Queue, pools: Pools, small: list[FakeBackend]
+) -> None:
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    [made] = await sessions(queue, pools, 1)
+    await made.turn()
+    await limited(queue, pools, small[0])
+    await sits(queue, Seat(small[0].address, 600, SeatState.RUNNING, 0.0, 1e15))
+    async with asking(pools), asyncio.timeout(20):
+        first, second = (asyncio.create_task(made.turn()) for _ in range(2))
+        await until(lambda: _is(queue, made, SeatState.WAITING))
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await until(lambda: _is(queue, made, SeatState.WAITING))
+        assert not second.done()
+        await sits(queue, None)
+        await second
+
+
+@pytest.mark.parametrize("row", ["x 1 2 3 http://a", "r 1 2", "r many 2 3 http://a", "r 1 NaN 3 http://a", "\x80"])
+async def test_a_row_that_cannot_be_read_counts_as_nothing(
+    queue: Queue, pools: Pools, small: list[FakeBackend], row: str
+) -> None:
+    """As of a later release: the turns of this one begin, and its seats are written."""
+    [made] = await sessions(queue, pools, 1)
+    await limited(queue, pools, *small)
+    await queue.command("HSET", queue.keys.seats(POOL), "stamp", "9", "other", row.encode("latin-1"))
+    async with asking(pools), asyncio.timeout(20):
+        await made.turn()
+        await pools.rooms._turn()
+    assert (await seats(queue)).keys() == {made.work.held.token}
+
+
+async def test_the_loop_outlives_any_fault_of_one_pool(
+    queue: Queue, pools: Pools, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also turns begin: the ledger is no reason to fail one."""
+    [made] = await sessions(queue, pools, 1)
+    await limited(queue, pools, *small)
+    asked, told = asyncio.Event(), rooms.decide
+
+    def broken(*_: Any) -> Any:
+        asked.set()
+        raise TypeError("a row as nobody knows it")
+
+    async with asking(pools), asyncio.timeout(20):
+        await made.turn()
+        monkeypatch.setattr(rooms, "decide", broken)
+        await asked.wait()
+        await made.turn()
+        monkeypatch.setattr(rooms, "decide", told)
+        await until(lambda: _is(queue, made, SeatState.TOOLS))
+
+
+@pytest.mark.parametrize("kept_ms", [30_000.0, 0.0])
+async def test_a_look_that_fails_leaves_the_limits_for_a_while(
+    queue: Queue,
+    pools: Pools,
+    health: BackendHealth,
+    small: list[FakeBackend],
+    monkeypatch: pytest.MonkeyPatch,
+    kept_ms: float,
+) -> None:
+    """The control: they are kept for no time."""
+    monkeypatch.setattr(probe_backends, "KEPT_MS", kept_ms)
+    await pressed(pools, health, *await sessions(queue, pools, 8))
+    await health.turn()
+    before = (await pools.view(POOL)).limits
+    assert len(before) == len(small)
+    for fake in small:
+        fake.refused["/metrics"] = 503
+    for _ in range(2):
+        await health.turn()
+    assert ((await backends.view(queue.store, POOL)).limits == before) is (kept_ms > 0)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("how", ["announced", "drained", "failing"])
+async def test_a_backend_that_takes_no_sessions_keeps_its_limit(
+    queue: Queue, pools: Pools, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch, how: str, kept: bool
+) -> None:
+    """Turns of its own sessions wait still. The control: limits are of those alone that take some."""
+    here = small[0]
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    [made] = await sessions(queue, pools, 1)
+    await made.turn()
+    await limited(queue, pools, here)
+    await sits(queue, Seat(here.address, 600, SeatState.RUNNING, 0.0, 1e15))
+    if not kept:
+        limits = PoolView.limits.fget
+        monkeypatch.setattr(
+            PoolView,
+            "limits",
+            property(lambda view: {at: each for at, each in limits(view).items() if at in view.takers}),
+        )
+
+    async def waits() -> bool:
+        return "room in the caches" in pools.waits.text
+
+    async def takes() -> bool:
+        return here.address in (await pools.view(POOL)).takers
+
+    async with asking(pools), asyncio.timeout(20):
+        turn = asyncio.create_task(made.turn())
+        await until(waits)
+        if how == "announced":
+            seen = (await pools.view(POOL)).backends[here.address].breaker
+            facts = {"version": "6"}
+            await backends.observe(queue.store, POOL, here.address, seen, backends.call_succeeded, facts)
+            await queue.store.announce(POOL, 7, "abort", "")
+        elif how == "drained":
+            await backends.remove(queue.store, POOL, here.address, drain=True)
+        while how == "failing" and await takes():
+            await pools.observe(POOL, here.address, backends.call_failed)
+        await until(lambda: _not(takes))
+        if kept:
+            await pools.rooms._turn()
+            assert await waits()
+        else:
+            await until(lambda: _not(waits))
+        turn.cancel()
+        await asyncio.gather(turn, return_exceptions=True)
+
+
+async def _not(true: Callable[[], Awaitable[bool]]) -> bool:
+    return not await true()
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+async def test_a_turn_that_waits_writes_nothing_and_begins_when_another_process_gives_room_up(
+    queue: Queue, pools: Pools, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch, rewritten: bool
+) -> None:
+    """The control: rows are renewed at each question."""
+    if rewritten:
+        monkeypatch.setattr(Seat, "renewed", lambda row, now_ms, life_ms: row._replace(until_ms=now_ms + life_ms))
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    [made] = await sessions(queue, pools, 1)
+    await made.turn()
+    await limited(queue, pools, small[0])
+    await sits(queue, Seat(small[0].address, 600, SeatState.RUNNING, 0.0, 1e15))
+    turn = asyncio.create_task(made.turn())
+    await until(lambda: _is(queue, made, SeatState.WAITING))
+    await pools.rooms._turn()
+    before = await queue.command("HGETALL", queue.keys.seats(POOL))
+    for _ in range(3):
+        await pools.rooms._turn()
+    assert (await queue.command("HGETALL", queue.keys.seats(POOL)) != before) is rewritten
+    await sits(queue, None)
+    await pools.rooms._turn()
+    assert await _is(queue, made, SeatState.RUNNING)
+    await turn

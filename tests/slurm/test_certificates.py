@@ -8,7 +8,7 @@ import resource
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
@@ -87,11 +87,11 @@ async def test_certificates_and_their_authority_are_renewed_while_connections_st
         before = shown(host, int(port), place)
         redis = connect(RedisSettings(rendezvous=file), connections=1)
         connection = int(await ask(redis, "CLIENT", "ID"))
-        await task._renewed()
+        await task.renewed()
         assert shown(host, int(port), rendezvous.read(file)) != before
         assert int(await ask(redis, "CLIENT", "ID")) == connection
         monkeypatch.setattr(certificates, "CA_DAYS", 61)  # half of the authority's time is over
-        await task._renewed()
+        await task.renewed()
         assert int(await ask(redis, "CLIENT", "ID")) == connection
         assert rendezvous.read(file).ca.count("BEGIN") == 2  # type: ignore[union-attr]
         await redis.connection_pool.disconnect()
@@ -116,6 +116,37 @@ async def test_new_connections_need_no_shared_storage(
         else:
             with pytest.raises((ConnectionError, OSError)):
                 await pinged(there / "worker.json")
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_two_who_issue_one_certificate_leave_one_with_its_own_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """The control gives both the same names for what they make."""
+    authority(tmp_path / "tls")
+    into, made, race = tmp_path / "worker.pem", certificates._openssl, [True]
+
+    def slow(*words: str | int | Path) -> None:
+        """The other one issues its own between this one's key and its certificate."""
+        made(*words)
+        if words[0] == "req" and race.pop():
+            race.append(False)
+            issue(tmp_path / "tls", "worker", into)
+
+    @contextlib.contextmanager
+    def shared(file: Path) -> Iterator[list[Path]]:
+        yield [file.with_name(f".{file.name}.{number}") for number in range(4)]
+
+    monkeypatch.setattr(certificates, "_openssl", slow)
+    if not guarded:
+        monkeypatch.setattr(certificates, "_beside", shared)
+        with pytest.raises((OSError, ConfigurationError)):
+            issue(tmp_path / "tls", "worker", into)
+        return
+    issue(tmp_path / "tls", "worker", into)
+    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(into)
+    assert into.stat().st_mode & 0o077 == 0
+    assert {each.name for each in tmp_path.iterdir()} == {"tls", "worker.pem"}
 
 
 @pytest.mark.parametrize("limit", [0, 100])

@@ -13,6 +13,7 @@ import pytest
 from slurm import __main__ as cli
 from slurm import commands, spec_file
 from slurm.layout import job_name
+from slurm.supervisor import places
 from slurm.tasks import SlurmTask, read_tasks
 from tests.slurm.conftest import Fake
 
@@ -54,6 +55,31 @@ async def test_a_job_does_not_inherit_the_job_that_submits_it(fake: Fake, monkey
     assert call == {
         "argv": ["sbatch", "--parsable"], "stdin": "#!/bin/bash\n", "env": {"SLURM_CONF": "/etc/slurm.conf"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("scrubbed", [True, False])
+async def test_a_users_own_filters_change_nothing_that_is_seen_or_ended(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, scrubbed: bool
+) -> None:
+    """As SQUEUE_PARTITION=gpu, which hides running servers, so that others are asked for. The control keeps them."""
+    if not scrubbed:
+        monkeypatch.setattr(commands, "SCRUBBED", ("SLURM_",))
+    names = ("SQUEUE_PARTITION", "SCANCEL_STATE", "SINFO_PARTITION")
+    for name in names:
+        monkeypatch.setenv(name, "gpu")
+    await commands.tasks(["d.redis"])
+    await commands.nodes()
+    await commands.cancel(["17"])
+    assert [call["env"] for call in fake.calls] == [{} if scrubbed else dict.fromkeys(names, "gpu")] * 3
+
+
+@pytest.mark.parametrize("word", ["--requeue", "--no-requeue"])
+async def test_a_users_own_word_does_not_requeue_what_the_script_says_is_not_to_be(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setenv("SBATCH_REQUEUE", "1")
+    await commands.submit(f"#!/bin/bash\n#SBATCH {word}\n")
+    assert fake.calls[0]["env"] == {}
 
 
 @pytest.mark.parametrize(
@@ -197,6 +223,39 @@ def test_cancel_ends_all_that_is_alive(fake: Fake, prorl: Callable[..., tuple[in
     )
     assert prorl("cancel")[2] == "3 cancelled; accepted jobs stay in Redis\n"
     assert fake.argvs("scancel") == [["--signal=KILL", "--batch", "17_0"], ["17_0"], ["9", "17_1"]]
+
+
+OUT_OF_THE_FILE = "7|d.watch|RUNNING|n1|1:00|59:00|None\n19_0|d.old|RUNNING|n1|1:00|59:00|None\n"
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_what_was_taken_out_of_the_file_is_ended_too(
+    fake: Fake, prorl: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """A chain would continue, and ask for servers again. The control goes by the file alone."""
+    spec = tmp_path / "d.toml"
+    text = spec.read_text()
+    spec.write_text(text + '[arrays.old]\nkind = "run"\n[watch]\n')
+    prorl("submit")
+    spec.write_text(text)
+    if not seen:
+        monkeypatch.setattr(places, "whole", lambda deployment: deployment)
+    fake.answers("squeue", OUT_OF_THE_FILE)
+    prorl("drain")
+    prorl("cancel")
+    [*_, asked] = [argv[argv.index("-n") + 1] for argv in fake.argvs("squeue")]
+    assert (".old." in asked, ".watch." in asked) == (seen, seen)
+    drained = ["--signal=TERM", "--batch", "19_0"] in fake.argvs("scancel")
+    assert (drained, ["7"] in fake.argvs("scancel")) == (seen, seen)
+
+
+def test_drain_of_a_deployment_without_arrays_ends_no_server(
+    fake: Fake, prorl: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "d.toml").write_text(SPEC.format(shared=tmp_path / "shared").partition("[arrays")[0])
+    fake.answers("squeue", "9|d.redis|RUNNING|n1|1:00|59:00|None\n")
+    assert prorl("drain")[2] == "0 withdrawn, 0 draining\n"
+    assert fake.argvs("scancel") == []
 
 
 @pytest.mark.parametrize(

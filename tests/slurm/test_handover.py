@@ -12,7 +12,10 @@ import pytest
 
 from prorl_mq.schema import rendezvous
 from prorl_mq.store.server.connection import RedisClient, RedisSettings, ask, connect, patiently
+from slurm import commands
 from slurm.servers.redis_data import RedisData
+from slurm.supervisor.lock import WatchLock
+from tests.slurm.conftest import Fake
 from tests.support.service import until
 from tests.support.world import ROOT
 
@@ -20,6 +23,7 @@ SOAK = "PRORL_SOAK" in os.environ  # `make test-slurm` hands over twice, and wit
 pytestmark = [pytest.mark.anyio, pytest.mark.process, pytest.mark.timeout(120)]
 
 
+AWAY = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
 Start = Callable[..., Awaitable[asyncio.subprocess.Process]]
 
 
@@ -45,11 +49,11 @@ async def started(tmp_path: Path) -> AsyncIterator[Start]:
             await each.wait()
 
 
-def squeue(tmp_path: Path, state: str) -> str:
+def squeue(tmp_path: Path, state: str, *, refuses: bool = False) -> str:
     """A PATH on which Slurm says this of any job."""
     program = tmp_path / "bin" / "squeue"
     program.parent.mkdir(exist_ok=True)
-    program.write_text(f"#!/bin/sh\necho {state}\n")
+    program.write_text(f"#!/bin/sh\necho '{state}' {'>&2; exit 1' if refuses else ''}\n")
     program.chmod(0o755)
     return f"{program.parent}:{os.environ['PATH']}"
 
@@ -150,22 +154,57 @@ async def test_a_job_that_is_killed_hands_nothing_over_and_its_data_are_loaded(t
     assert await second.wait() == 0
 
 
-@pytest.mark.parametrize(("state", "waits"), [("RUNNING", True), ("COMPLETED", False)])
+@pytest.mark.parametrize(
+    ("state", "refuses", "waits"),
+    [
+        ("RUNNING", False, b"this one starts when that one has ended"),
+        ("COMPLETED", False, b""),
+        (AWAY, True, b"it is not known whether job 1, which has the data, has ended"),
+    ],
+)
 async def test_a_job_that_slurm_sees_running_keeps_its_data_where_locks_do_not_reach(
-    tmp_path: Path, started: Start, state: str, waits: bool
+    tmp_path: Path, started: Start, state: str, refuses: bool, waits: bytes
 ) -> None:
-    """Two servers on one append-only file would destroy it."""
+    """Two servers on one append-only file would destroy it. Where Slurm does not answer, the job may run."""
     data = tmp_path / "shared" / "redis"
     data.mkdir(parents=True)
     (data / "job").write_text("1")
-    second = await started("2", squeue(tmp_path, state))
+    second = await started("2", squeue(tmp_path, state, refuses=refuses))
     assert second.stderr is not None
     async with asyncio.timeout(60):
         said = await second.stderr.readline()
     second.send_signal(signal.SIGTERM)
-    assert (b"this one starts when that one has ended" in said) is waits
-    assert (b"Redis listens" in said) is not waits
+    assert (waits or b"Redis listens") in said
     assert await second.wait() == 0
+    assert (data / "job").exists() == bool(waits), "who ends gives the data back"
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_nobody_has_ended_for_a_slurm_that_does_not_answer(
+    tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """Neither a Redis nor a supervisor, nor one that stands still. The control takes a refusal for an end."""
+    (tmp_path / "job").write_text("1")
+    data, locks = RedisData(tmp_path, "2"), [_lock(tmp_path, job) for job in ("1", "2")]
+    assert await locks[0].hold() is not None
+    fake.answers("squeue", "SUSPENDED\n")
+    assert not await data.free()
+    fake.answers("squeue", AWAY, 1)
+    if not guarded:
+        monkeypatch.setattr(commands, "FORGOTTEN", "")
+        assert await data.free()
+        assert await locks[1].hold() is not None
+        return
+    with pytest.raises(commands.SlurmRefused, match=rf"If that job has ended, .* remove {tmp_path}/job"):
+        await data.free()
+    assert await locks[1].hold() is None
+    fake.answers("squeue", "slurm_load_jobs error: Invalid job id specified", 1)
+    assert await data.free()
+    assert await locks[1].hold() is not None
+
+
+def _lock(tmp_path: Path, job: str) -> WatchLock:
+    return WatchLock(tmp_path, tmp_path / "guard", holder=job, job=job, stale_s=60)
 
 
 async def asked(redis: RedisClient, *command: str) -> Any:

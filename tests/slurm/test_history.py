@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from slurm import __main__ as cli
 from slurm.report import past
@@ -43,17 +44,35 @@ WAITS = task("1_0", "PENDING", "", reason="BeginTime")
     ],
 )  # fmt: skip
 def test_a_change_is_told_once(before: LastLook, now: SlurmTask, said: list[str]) -> None:
+    before = replace(before, tasks={id_: known for id_, known in before.tasks.items() if id_ == now.id})
     assert [f"{about}: {text}" for about, text in changes(before, [now], {}, SERVERS)] == said
     assert list(changes(seen(before, [now], {}), [now], {}, SERVERS)) == []
 
 
 def test_nodes_go_and_come() -> None:
     nodes = {"n1": "idle", "n2": "down*", "n3": "drained"}
-    told = list(changes(LastLook(), [], nodes, SERVERS))
+    tasks = [task("1_0", node="n[1-3]")]
+    told = list(changes(LastLook(), tasks, nodes, SERVERS))
     assert told == [("n2", "is down*, and does not answer"), ("n3", "is drained")]
-    after = seen(LastLook(), [], nodes)
+    after = replace(seen(LastLook(), tasks, nodes), tasks={})
     assert list(changes(after, [], nodes, SERVERS)) == []
     assert list(changes(after, [], {**nodes, "n2": "mixed"}, SERVERS)) == [("n2", "is back (mixed)")]
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_nodes_of_others_are_left_out(used: bool) -> None:
+    """A cluster has hundreds. The control has run a task on one of them."""
+    look, nodes = LastLook(), {f"n{number}": "down*" for number in range(500)}
+    now = [task("1_0", "NODE_FAIL", "n7")] if used else []
+    assert [about for about, _ in changes(look, now, nodes, SERVERS) if about.startswith("n")] == ["n7"] * used
+    assert dict(seen(look, now, nodes).nodes) == ({"n7": "down*"} if used else {})
+
+
+def test_a_running_task_that_slurm_has_forgotten_is_told_once() -> None:
+    look = seen(LastLook(), [task("1_0"), task("1_1", "COMPLETED"), task("1_2", "PENDING", "")], {})
+    said = ("1_0 (a)", "ran on n1, and Slurm does not know it any more")
+    assert list(changes(look, [], {}, SERVERS)) == [said]
+    assert list(changes(seen(look, [], {}), [], {}, SERVERS)) == []
 
 
 def test_a_task_that_waits_for_long_is_known_when_it_runs_again() -> None:

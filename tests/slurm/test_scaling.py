@@ -1,5 +1,6 @@
 """How many tasks an array should have, decided from values alone."""
 
+import math
 from typing import Any
 
 import pytest
@@ -8,12 +9,13 @@ from msgspec.structs import replace
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.gauges import Load
 from prorl_mq.store.workers import WorkerStatus
+from slurm import scaling
 from slurm.demand import Demand
 from slurm.report import notes
 from slurm.scaling import Memory, ScalingPlan, decide, servers
 from slurm.spec import Deployment
 from slurm.spec_file import deployment
-from slurm.tasks import SlurmTask
+from slurm.tasks import SlurmTask, clock_s, limit_s
 
 
 def one(kind: str = "run", scale: dict[str, int] | None = None, **about: Any) -> Deployment:
@@ -51,6 +53,16 @@ def test_what_waits_in_slurm_is_on_its_way_and_not_asked_for_again() -> None:
     assert plan(one(), work(40), task("1_0"), task("1_1", "PENDING"), task("1_2", "CONFIGURING")).add == 7
 
 
+def test_what_slurm_holds_back_is_asked_for_again_but_not_without_end() -> None:
+    held = [replace(task(f"1_{place}", "PENDING"), reason="JobHeldAdmin") for place in range(10)]
+    assert plan(one(), work(40), *held[:1]).add == 10
+    no_more = plan(one(), work(40), *held)
+    assert (no_more.add, "Slurm holds 10 of its tasks back" in no_more.why) == (0, True)
+    server_ = replace(server("1", "redis", "", "PENDING"), reason="JobHeldAdmin")
+    assert servers(served(), [server_]) == {"redis": 1, "b": 3}
+    assert servers(served(), [server_, replace(server_, id="2")]) == {"b": 3}
+
+
 def test_a_draining_task_counts_no_more() -> None:
     demand = work(8, workers=(worker("1_0", slots=0, busy=3), worker("1_1")))
     assert plan(one(), demand, task("1_0"), task("1_1")).add == 1
@@ -61,8 +73,8 @@ def served(time: str = "04:00:00", count: int = 3) -> Deployment:
     return deployment({"name": "d", "shared": "/s", "redis": {"time": time}, "backends": {"b": backend}})
 
 
-def server(id_: str, job: str, left: str, state: str = "RUNNING") -> SlurmTask:
-    return SlurmTask(id=id_, deployment="d", job=job, state=state, node="n1", run_s=1, left=left, reason="")
+def server(id_: str, job: str, left: str, state: str = "RUNNING", run_s: int = 1) -> SlurmTask:
+    return SlurmTask(id=id_, deployment="d", job=job, state=state, node="n1", run_s=run_s, left=left, reason="")
 
 
 def test_servers_that_have_ended_are_asked_for_again_each_as_often_as_it_lacks() -> None:
@@ -78,17 +90,42 @@ def test_servers_that_have_ended_are_asked_for_again_each_as_often_as_it_lacks()
 )  # fmt: skip
 def test_the_next_server_is_asked_for_before_the_limit_of_this_one(time: str, left: str, asked: bool) -> None:
     """Ten minutes or a tenth of its time before, and half of it at most."""
-    here = [server("1", "redis", left), *(server(f"2_{place}", "b", left) for place in range(3))]
+    run_s = 1 if limit_s(time) == math.inf else int(limit_s(time)) - (clock_s(left) or 0)
+    here = [server("1", "redis", left, run_s=run_s), *(server(f"2_{n}", "b", left, run_s=run_s) for n in range(3))]
     assert servers(served(time), here) == ({"redis": 1, "b": 3} if asked else {})
     waiting = [server("3", "redis", "", "PENDING"), *(server(f"4_{place}", "b", "", "PENDING") for place in range(3))]
     assert servers(served(time), [*here, *waiting]) == {}
+
+
+@pytest.mark.parametrize(
+    ("time", "granted", "left", "asked"),
+    [("1-00:00:00", 7200, "2:00:00", False), ("1-00:00:00", 7200, "12:01", False), ("1-00:00:00", 7200, "11:59", True),
+     ("UNLIMITED", 43200, "12:00:00", False), ("UNLIMITED", 43200, "1:11:59", True), ("7-0", 120, "0:59", True)],
+)  # fmt: skip
+def test_the_time_before_the_limit_is_that_of_the_limit_which_slurm_has_given(
+    time: str, granted: int, left: str, asked: bool
+) -> None:
+    """As after --time-min, or where a partition caps it. By the spec's limit each look would ask for another one."""
+    here = [server("1", "redis", left, run_s=granted - (clock_s(left) or 0))]
+    assert ("redis" in servers(served(time), here)) is asked
+
+
+@pytest.mark.parametrize("capped", [True, False])
+def test_of_a_server_there_are_twice_its_count_at_most(capped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever limits Slurm gives: here all of them end soon. The control has no cap: each look asks again."""
+    monkeypatch.setattr(scaling, "SPARE", 2 if capped else 1000)
+    here: list[SlurmTask] = []
+    for _ in range(5):
+        for name, count in servers(served("1-00:00:00"), here).items():
+            here += [server(f"{len(here)}_{place}", name, "1:00", run_s=80_000) for place in range(count)]
+    assert len(here) == (8 if capped else 20)
 
 
 def test_a_server_that_fails_at_its_start_again_and_again_is_left_until_slurm_forgets_it() -> None:
     failed = [server(f"{number}", "redis", "0:00", "FAILED") for number in range(3)]
     assert servers(served(), failed) == {"b": 3}
     assert servers(served(), failed[:2]) == {"redis": 1, "b": 3}
-    late = [replace(each, run_s=61) for each in failed]
+    late = [replace(each, run_s=121) for each in failed]
     assert servers(served(), late) == {"redis": 1, "b": 3}, "it had run"
     several = [server(f"1_{number}", "b", "0:00", "FAILED") for number in range(8)]
     assert servers(served(), several) == {"redis": 1, "b": 3}, "of three at a time none has failed three times"

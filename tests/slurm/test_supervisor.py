@@ -2,20 +2,29 @@
 
 import asyncio
 import contextlib
+import errno
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from prorl_mq.store.server.faults import RedisError
+from slurm import __main__ as cli
 from slurm import spec_file
+from slurm.crew import Stopping
+from slurm.layout import logs
+from slurm.report import notes
 from slurm.script import watch_script
 from slurm.spec import Deployment
 from slurm.supervisor import lock as lock_module
 from slurm.supervisor import places
-from slurm.supervisor.lock import Busy, Superseded, Supervisor, WatchLock, exclusive
+from slurm.supervisor.lock import Busy, Superseded, Supervisor, WatchLock, exclusive, place_of
 from slurm.supervisor.watch import Watch
+from slurm.tasks import read_tasks
 from tests.slurm.conftest import Fake
 
 pytestmark = pytest.mark.anyio
@@ -25,6 +34,12 @@ OWN = "7|d.watch|RUNNING|n1|1:00|59:00|None\n"
 @pytest.fixture
 def found(tmp_path: Path) -> Deployment:
     return spec_file.deployment({"name": "d", "shared": str(tmp_path / "shared"), "redis": {}, "watch": {}})
+
+
+def asked(fake: Fake) -> list[str]:
+    """The names of the jobs that were submitted, or refused."""
+    sent = [call["stdin"] for call in fake.calls if call["argv"][0] == "sbatch"]
+    return [text.splitlines()[1].split(".")[1] for text in sent]
 
 
 @pytest.fixture
@@ -68,7 +83,7 @@ async def test_one_that_stood_still_acts_no_more(
     aged(tmp_path / "watch", 2)
     assert await second.hold() is not None
     if not fenced:
-        monkeypatch.setattr(first, "read", lambda: Supervisor(term=1))
+        monkeypatch.setattr(first, "read", lambda: Supervisor(term=1, holder="a:1"))
     acted = []
     for each in (first, second):
         with contextlib.suppress(Superseded):
@@ -86,6 +101,57 @@ async def test_a_holder_whose_job_has_ended_is_not_waited_for(
     assert (await made("b:2", "8").hold() is not None) is over
     again = made("c:3", "8" if over else "7")
     assert await again.hold() is not None, "the same job, which runs again"
+
+
+async def test_of_two_runs_of_one_job_the_older_one_takes_nothing_back(
+    made: Callable[..., WatchLock], fake: Fake
+) -> None:
+    """As after a node that was cut off and whose job Slurm runs elsewhere."""
+    fake.answers("squeue", "RUNNING\n")
+    old, new = made("old:1", "7"), made("new:2", "7")
+    assert await old.hold() is not None
+    assert await new.hold() is not None
+    assert [await each.hold() is not None for each in (old, new, old, new)] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("compared", [True, False])
+async def test_where_terms_begin_again_one_alone_acts(
+    made: Callable[..., WatchLock], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: bool
+) -> None:
+    """The file was lost, and the second one has the term that the first one had. The control compares terms alone."""
+    first, second = made("a:1"), made("b:2")
+    await first.hold()
+    (tmp_path / "watch" / "supervisor.json").unlink()
+    await second.hold()
+    if not compared:
+        monkeypatch.setattr(first, "_ours", lambda found: found.term == 1)
+    acted = []
+    for each in (first, second):
+        with contextlib.suppress(Superseded):
+            async with each.acting():
+                acted.append(each)
+    assert acted == ([second] if compared else [first, second])
+
+
+async def test_a_process_of_this_host_that_has_ended_is_not_waited_for(
+    made: Callable[..., WatchLock], tmp_path: Path
+) -> None:
+    """As one by hand that was killed. One of another host may live."""
+    ended = await asyncio.create_subprocess_exec("true")
+    await ended.wait()
+    here = place_of(ended.pid)
+    state = tmp_path / "watch" / "supervisor.json"
+    for process, over in ((place_of(os.getpid()), False), (f"other{here}", False), ("", False), (here, True)):
+        state.write_bytes(msgspec.json.encode(Supervisor(term=4, holder="a:1", process=process)))
+        assert (await made("b:2").hold() is not None) is over
+    assert made("c:3").read().process == place_of(os.getpid())
+
+
+def test_the_guard_does_not_lie_where_people_empty(found: Deployment) -> None:
+    """Removed while it is held, it would keep nobody out; and `cancel` found no chain without it."""
+    places.keep(found)
+    assert places.submitted(found)
+    assert not places.guard(found).is_relative_to(logs(found))
 
 
 async def test_while_one_acts_nobody_takes_its_place(
@@ -158,6 +224,88 @@ async def test_jobs_of_the_chain_that_fail_at_once_are_followed_by_none(found: D
     assert fake.argvs("sbatch") == []
 
 
+HELD = [
+    "JobHeldUser", "JobHeldAdmin", "launch failed requeued held", "launch_failed_requeued_held", "JobHoldMaxRequeue",
+    "job requeued in held state", "DependencyNeverSatisfied", "PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit",
+]  # fmt: skip
+
+
+def test_the_reasons_of_slurm_are_told_apart() -> None:
+    def held(reason: str) -> bool:
+        [task] = read_tasks(f"17|d.watch|PENDING||0:00|1:00:00|{reason}\n")
+        return task.held
+
+    assert all(held(reason) for reason in HELD)
+    waits = ("None", "Dependency", "Priority", "Resources", "BeginTime", "QOSMaxCpuPerUserLimit", "ReqNodeNotAvail")
+    assert not any(held(reason) for reason in waits)
+
+
+@pytest.mark.parametrize("reason", HELD[2:3])
+async def test_a_job_that_slurm_holds_back_is_not_on_its_way(
+    found: Deployment, fake: Fake, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The chain would end without a word. Three are enough: no more are asked for."""
+    held = [f"{job}|d.watch|PENDING||0:00|1:00:00|{reason}\n" for job in (17, 18, 19)]
+    there = "9|d.redis|RUNNING|n1|1:00|59:00|None\n"
+    fake.answers("squeue", OWN + there + held[0])
+    watch = Watch(lambda: found, job="7")
+    await watch.look()
+    assert asked(fake) == ["watch"]
+    fake.answers("squeue", OWN + there + "".join(held))
+    await watch.look()
+    assert asked(fake) == ["watch"]
+    assert "held back: see `status`; no successor is submitted" in capsys.readouterr().err
+    tasks = read_tasks(held[0])
+    assert notes(found, tasks, {}, None) == [
+        f"17 (watch) will not start by itself ({reason}): `scontrol release 17` once its cause has gone, or `cancel 17`"
+    ]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_look_by_hand_brings_no_ended_chain_back(tmp_path: Path, fake: Fake, ended: bool) -> None:
+    """The control has a chain that was lost. `submit watch` alone begins another one."""
+    spec = tmp_path / "d.toml"
+    spec.write_text(f'name = "d"\nshared = "{tmp_path / "shared"}"\n[watch]\n')
+
+    def run(*words: str) -> None:
+        assert cli.main([words[0], "--spec", str(spec), *words[1:]]) == 0
+
+    run("submit")
+    if ended:
+        run("cancel", "watch")
+    run("scale")
+    run("scale")
+    assert asked(fake)[1:] == ([] if ended else ["watch", "watch"])
+    run("submit", "watch")
+    run("scale")
+    assert asked(fake)[-2:] == ["watch", "watch"]
+
+
+async def test_a_refusal_stops_none_of_the_commands_after_it_and_is_told_once(
+    found: Deployment, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At a limit of jobs, the chain's successor is refused; Redis is asked for all the same."""
+    fake.answers("squeue", OWN)
+    fake.answers("sbatch-refuses-watch", "sbatch: error: AssocMaxSubmitJobLimit", 1)
+    watch = Watch(lambda: found, job="7")
+    for _ in range(2):
+        await watch.look()
+    assert asked(fake) == ["watch", "redis", "watch", "redis"]
+    assert capsys.readouterr().err.count("AssocMaxSubmitJobLimit") == 1
+    fake.answers("sbatch-refuses-watch", "21\n")
+    await watch.look()
+    assert "scale watch: its successor is 21" in capsys.readouterr().err
+
+
+def test_one_look_by_hand_that_slurm_refused_something_ends_with_1(tmp_path: Path, fake: Fake) -> None:
+    spec = tmp_path / "d.toml"
+    spec.write_text(f'name = "d"\nshared = "{tmp_path / "shared"}"\n[redis]\n')
+    fake.answers("sbatch", "sbatch: error: AssocMaxSubmitJobLimit", 1)
+    assert cli.main(["scale", "--spec", str(spec)]) == 1
+    fake.answers("sbatch", "17\n")
+    assert cli.main(["scale", "--spec", str(spec)]) == 0
+
+
 @pytest.mark.parametrize(
     ("time", "said"),
     [("01:00:00", "after:7+50?afterany:7"), ("1", "after:7+1?afterany:7"), ("UNLIMITED", "afterany:7"),
@@ -180,3 +328,98 @@ async def test_those_who_submit_take_turns(tmp_path: Path) -> None:
 
     await asyncio.gather(*(one(name) for name in "abc"))
     assert order[::2] == order[1::2]
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Fills the disk below a directory: nothing is written to a file there, times of files are."""
+
+    def fill(directory: Path) -> None:
+        real_open, real_os_open = Path.open, os.open
+
+        def refuse(path: object, writes: bool) -> None:
+            if writes and Path(str(path)).is_relative_to(directory):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+        def opened(self: Path, mode: str = "r", *args: Any, **named: Any) -> Any:
+            refuse(self, "w" in mode)  # one that appends without writing is opened
+            return real_open(self, mode, *args, **named)
+
+        def os_opened(path: Any, flags: int, *args: Any, **named: Any) -> int:
+            refuse(path, bool(flags & os.O_CREAT) and "fake" not in str(path))
+            return real_os_open(path, flags, *args, **named)
+
+        monkeypatch.setattr(Path, "open", opened)
+        monkeypatch.setattr(os, "open", os_opened)
+
+    return fill
+
+
+async def test_a_full_disk_stops_no_supervisor(
+    found: Deployment, fake: Fake, full: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It renews its lock by its time alone, and does without a history."""
+    fake.answers("squeue", OWN + "17|d.watch|PENDING||0:00|1:00:00|Dependency\n9|d.redis|RUNNING|n1|1:00|59:00|None\n")
+    watch = Watch(lambda: found, job="7")
+    await watch.look()
+    aged(places.directory(found.shared), 50)
+    state = places.directory(found.shared) / "supervisor.json"
+    before = state.stat().st_mtime
+    full(Path(found.shared))
+    fake.answers("squeue", OWN)
+    for _ in range(2):
+        await watch.look()
+    assert state.stat().st_mtime > before + 40
+    assert asked(fake)[:2] == ["watch", "redis"]
+    assert "scale history: cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["cancel", "drain"])
+def test_a_full_disk_keeps_nobody_from_ending_it(
+    tmp_path: Path, fake: Fake, full: Callable[[Path], None], capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    spec = tmp_path / "d.toml"
+    spec.write_text(f'name = "d"\nshared = "{tmp_path / "shared"}"\n[redis]\n[watch]\n')
+    assert cli.main(["submit", "--spec", str(spec)]) == 0
+    fake.answers("squeue", OWN + "9|d.redis|RUNNING|n1|1:00|59:00|None\n")
+    full(tmp_path / "shared")
+    assert cli.main([command, "--spec", str(spec)]) == 0
+    assert fake.argvs("scancel")[0] == ["7"]
+    assert "the lock of the supervisor cannot be written: [Errno 28]" in capsys.readouterr().err
+    assert cli.main(["submit", "--spec", str(spec)]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [RedisError("NOPERM User prorl-ingress has no permissions"), ValueError("a defect")])
+async def test_no_error_ends_a_supervisor(
+    found: Deployment, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    """A user of Redis without rights, as with an old redis.conf; or what nobody has thought of."""
+    fake.answers("squeue", OWN)
+    stopping = Stopping()
+
+    async def read(_: object) -> None:
+        stopping.asked.set()
+        raise error
+
+    @contextlib.asynccontextmanager
+    async def store(*_: object, **__: object) -> AsyncIterator[None]:
+        yield None
+
+    monkeypatch.setattr("slurm.supervisor.watch.store_of", store)
+    monkeypatch.setattr("slurm.demand.read", read)
+    await Watch(lambda: found, job="7").run(stopping, once=False)
+    assert str(error) in capsys.readouterr().err
+
+
+async def test_a_lock_that_cannot_be_read_is_begun_again(
+    made: Callable[..., WatchLock], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a file server that fell over may leave it."""
+    await made("a:1").hold()
+    (tmp_path / "watch" / "supervisor.json").write_bytes(b"")
+    again = made("b:2")
+    assert await again.hold() is not None
+    assert "supervisor.json cannot be read" in capsys.readouterr().err
+    async with again.acting():
+        pass

@@ -43,6 +43,8 @@ async def test_seats_are_written_freed_and_read_as_they_were(queue: Queue, watch
     read, done = await pools.seat(queue.store, POOL, first, {})
     assert first.stamp != second.stamp
     assert (read.stamp, read.seats, done) == (second.stamp, {"t2": ONE}, False)
+    assert (await pools.seat(queue.store, POOL, read, {}))[0].stamp == read.stamp
+    await watch.nothing_changed()
 
 
 async def test_of_two_that_decide_at_once_the_second_one_decides_again(queue: Queue, watch: Watch) -> None:

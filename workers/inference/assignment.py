@@ -1,6 +1,7 @@
 """Which backend an attempt of a job talks to."""
 
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -32,6 +33,14 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: LogprobMode = LogprobMode.PROCESSED  # as its probe found
 
 
+@dataclass(eq=False)
+class Turn:
+    """One call of an attempt, as its assigner counts it. An attempt may have several at once."""
+
+    context: int  # tokens of the prompt, and of the answer once that is there
+    answer: int  # tokens that it is expected to have
+
+
 class Assigner(Protocol):
     """Hands out the backends of a pool. An assignment is sticky: asked once, and again only after a failure."""
 
@@ -42,12 +51,15 @@ class Assigner(Protocol):
         """
         ...
 
-    async def room(self, backend: Endpoint, context: int, answer: int, patience_s: float) -> Endpoint:
+    async def room(self, backend: Endpoint, turn: Turn, patience_s: float) -> Endpoint:
         """Called before every call, and waits for room in the pool's caches: the backend that the turn may begin on.
 
-        `context`, `answer`: tokens, of which those of the answer are a guess. `patience_s`: the longest wait, from when
-        this turn asked first.
+        `patience_s`: the longest wait, from when this turn asked first.
         """
+        ...
+
+    def ended(self, turn: Turn) -> None:
+        """A call is over, whether it was answered, has failed, was cancelled or never began."""
         ...
 
     async def ready(self, backend: Endpoint) -> Endpoint | None:
@@ -88,9 +100,12 @@ class FixedAssigner:
         known = ", ".join(backend.address for backend in self._backends) or "none"
         raise NoBackend(f"job {job_id}, token {token}: no backend left; known: {known}; failed: {len(exclude)}")
 
-    async def room(self, backend: Endpoint, context: int, answer: int, patience_s: float) -> Endpoint:
-        del context, answer, patience_s
+    async def room(self, backend: Endpoint, turn: Turn, patience_s: float) -> Endpoint:
+        del turn, patience_s
         return backend
+
+    def ended(self, turn: Turn) -> None:
+        """Nothing to free."""
 
     async def ready(self, backend: Endpoint) -> Endpoint:
         return backend

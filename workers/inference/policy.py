@@ -8,7 +8,8 @@ a backend is waited for, and a call that failed or was given up has taken none o
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -16,7 +17,7 @@ import msgspec
 
 from prorl_mq.rules.routing.room import expected
 from workers.inference.arrived import Arrived, CallTokens, finished, joined
-from workers.inference.assignment import Assigner, Endpoint
+from workers.inference.assignment import Assigner, Endpoint, Turn
 from workers.inference.logprobs import exact
 from workers.inference.pictures import Picture
 from workers.inference.protocol import Completion, ContextFull, InferenceError, MalformedAnswer, NoBackend
@@ -135,36 +136,47 @@ class StickyPolicy:
         error: InferenceError | None = None
         clock = asyncio.get_running_loop().time
         for _ in range(self._max_tries):
-            async with patience.waiting(f"a living backend{f', after: {error}' if error else ''}"):
-                backend = await self._take(request, failed, patience, moving=error is not None or bool(failed))
-                tokens = await self._tokens(backend, request, arrived)
-            started = clock()
-            try:
-                completion = await self._watched(backend, msgspec.structs.replace(request, arrived=tokens))
-            except InferenceError as failure:
-                if not failure.retryable:
-                    raise
-                error = failure
-                failed.add(backend.address)
-                self._backend = None
-                await self._assigner.report_failure(backend.address, failure)
-                part = await _part(arrived, failure)
-                patience.lost(clock() - started - (part.seconds if part is not None else 0.0), failure)
-                if part is not None:
-                    return part
-                if arrived is not None and tokens is not None and tokens.unable:
-                    arrived.unable(f"backend {backend.address} {tokens.unable}")
-            else:
-                failed.clear()
-                if arrived is not None and tokens is not None and tokens.unable:
-                    arrived.unable(f"backend {backend.address} {tokens.unable}")
-                self._answers, self._sampled = self._answers + 1, self._sampled + len(completion.ids)
-                self._watch.tokens.heard(backend.address)
-                await self._assigner.report_success(backend.address, completion)
-                return completion
+            with self._counted(request) as turn:
+                async with patience.waiting(f"a living backend{f', after: {error}' if error else ''}"):
+                    backend = await self._take(turn, failed, patience, moving=error is not None or bool(failed))
+                    tokens = await self._tokens(backend, request, arrived)
+                started = clock()
+                try:
+                    completion = await self._watched(backend, msgspec.structs.replace(request, arrived=tokens))
+                except InferenceError as failure:
+                    if not failure.retryable:
+                        raise
+                    error = failure
+                    failed.add(backend.address)
+                    self._backend = None
+                    await self._assigner.report_failure(backend.address, failure)
+                    part = await _part(arrived, failure)
+                    patience.lost(clock() - started - (part.seconds if part is not None else 0.0), failure)
+                    if part is not None:
+                        return part
+                    if arrived is not None and tokens is not None and tokens.unable:
+                        arrived.unable(f"backend {backend.address} {tokens.unable}")
+                else:
+                    failed.clear()
+                    turn.context += len(completion.ids)
+                    if arrived is not None and tokens is not None and tokens.unable:
+                        arrived.unable(f"backend {backend.address} {tokens.unable}")
+                    self._answers, self._sampled = self._answers + 1, self._sampled + len(completion.ids)
+                    self._watch.tokens.heard(backend.address)
+                    await self._assigner.report_success(backend.address, completion)
+                    return completion
         assert error is not None
         error.add_note(f"job {self._job_id}: gave up after {self._max_tries} tries on {', '.join(sorted(failed))}")
         raise error
+
+    @contextmanager
+    def _counted(self, request: GenerateRequest) -> Iterator[Turn]:
+        """One try, whose end the assigner is told however it ends."""
+        turn = Turn(len(request.prompt_ids), expected(self._answers, self._sampled, request.max_tokens))
+        try:
+            yield turn
+        finally:
+            self._assigner.ended(turn)
 
     async def _tokens(self, backend: Endpoint, request: GenerateRequest, arrived: Arrived | None) -> CallTokens | None:
         """The place for the tokens of a call, as they come."""
@@ -182,19 +194,18 @@ class StickyPolicy:
         )
         return arrived.call
 
-    async def _take(self, request: GenerateRequest, failed: set[str], patience: Patience, *, moving: bool) -> Endpoint:
+    async def _take(self, turn: Turn, failed: set[str], patience: Patience, *, moving: bool) -> Endpoint:
         """The backend of this call: the one it sticks to once that may be called, else another."""
         held_too_long: set[str] = set()
-        context, answer = len(request.prompt_ids), expected(self._answers, self._sampled, request.max_tokens)
         while True:
             if self._backend is None:
                 self._backend = await self._assign(failed | held_too_long)
                 self.moves += moving or bool(held_too_long)
-            self._backend = await self._assigner.room(self._backend, context, answer, patience.park_s)
-            ready = await self._assigner.ready(self._backend)
+            backend = self._backend = await self._assigner.room(self._backend, turn, patience.park_s)
+            ready = await self._assigner.ready(backend)
             if ready is not None:
                 return ready
-            held_too_long.add(self._backend.address)
+            held_too_long.add(backend.address)
             self._backend = None
 
     async def _assign(self, failed: set[str]) -> Endpoint:

@@ -5,13 +5,11 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Set as AbstractSet
-from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
 from prorl_mq.clock import monotonic
-from prorl_mq.rules.routing.room import Ask, needs
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.policy import adapter_name
 from prorl_mq.store import pools as backends
@@ -20,7 +18,7 @@ from prorl_mq.store.server.tracking import TrackedRedis
 from prorl_mq.store.store import Store
 from workers import metrics
 from workers.inference import logprobs
-from workers.inference.assignment import Endpoint, WireProtocol
+from workers.inference.assignment import Endpoint, Turn, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.logprobs import LogprobMode, LogprobsRefused
 from workers.inference.policy import StickyPolicy
@@ -31,6 +29,7 @@ from workers.inference.waits import Waits
 from workers.inference.watching import LATE_S, CallWatch
 from workers.stages.calls import Calls
 from workers.stages.rooms import Rooms
+from workers.stages.seats import AttemptSeat
 from workers.stages.staleness import Staleness
 from workers.stages.work import Work
 
@@ -178,9 +177,7 @@ class HeapAssigner:
         self._work = work
         self._pool = work.spec.pool
         self._staleness = Staleness()
-        self._context = 0  # tokens of the prompt of this turn
-        self._since: float | None = None  # when this turn asked for room first
-        self._served = ""  # the backend of the turn before
+        self._seat = AttemptSeat(pools.rooms, work, self._move)
 
     async def assign(self, job_id: str, token: str, *, exclude: AbstractSet[str], to: str = "") -> Endpoint:
         """Waits while the pool has no backend at all: the trainer may bring one. Cancelled with its job.
@@ -207,6 +204,7 @@ class HeapAssigner:
                         raise
                     continue
                 if self._takes(endpoint.logprobs):
+                    self._seat.latest = endpoint
                     return endpoint
                 sampling = self._work.spec.sampling
                 refused[found.address] = logprobs.refusal(found.address, endpoint.logprobs, sampling)
@@ -220,28 +218,21 @@ class HeapAssigner:
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             silent.clear()
 
+    async def _move(self, address: str) -> Endpoint:
+        return await self.assign(self._work.held.ref, self._work.held.token, exclude=frozenset(), to=address)
+
     def _takes(self, mode: LogprobMode) -> bool:
         """True if the batch may have log-probabilities of this mode."""
         return self._work.spec.sampling.raw_logprobs or logprobs.exact(mode, self._work.spec.sampling)
 
-    async def room(self, backend: Endpoint, context: int, answer: int, patience_s: float) -> Endpoint:
+    async def room(self, backend: Endpoint, turn: Turn, patience_s: float) -> Endpoint:
         """Holds a turn back while its pool has no room for it: the backend that it may begin on."""
-        self._context = context
         if not (await self._pools.view(self._pool)).limits:
             return backend
-        token, rooms, avoid = self._work.held.token, self._pools.rooms, frozenset[str]()
-        self._since = self._since or monotonic()
-        self._work.left.unseat = partial(rooms.left, self._pool, token)
-        while True:
-            warm, tokens = self._served == backend.address, needs(context, answer)
-            ask = Ask(token, backend.address, tokens, 0, warm, 1000 * patience_s, avoid)
-            place = await rooms.begin(self._pool, ask, self._since)
-            if place == backend.address:
-                return backend
-            moved = await self.assign(self._work.held.ref, token, exclude=frozenset(), to=place)
-            if moved.address != backend.address:
-                return moved
-            avoid |= {place}  # it is full, say: this turn waits for its own one
+        return await self._seat.begin(backend, turn, patience_s)
+
+    def ended(self, turn: Turn) -> None:
+        self._seat.ended(turn)
 
     async def ready(self, backend: Endpoint) -> Endpoint | None:
         """Holds a call back while its backend lacks the announced weights, in the modes that ask for it."""
@@ -274,9 +265,7 @@ class HeapAssigner:
     async def report_success(self, address: str, completion: Completion) -> None:
         if completion.finish_reason == "abort":
             self._pools.look_again(self._pool)  # weights are being changed: the rest must not miss that
-        if self._since is not None:  # it had to ask, so it has a seat
-            self._pools.rooms.ended(self._pool, self._work.held.token, self._context + len(completion.ids))
-        self._since, self._served = None, address
+        self._seat.served = address
         view = await self._pools.view(self._pool)
         self._staleness.sampled(completion, view.policy.version)
         metrics.answered(address, completion)

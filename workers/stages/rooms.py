@@ -8,11 +8,11 @@ ends by itself. Nobody waits for longer than its patience, whatever the ledger, 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from prorl_mq.clock import monotonic
-from prorl_mq.rules.routing.room import Ask, CacheLimit, Seat, SeatState, decide
+from prorl_mq.rules.routing.room import Ask, Seat, SeatState, decide
 from prorl_mq.schema.ids import public
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import PoolView, Seats
@@ -59,23 +59,37 @@ class Rooms:
         started = monotonic()
         try:
             async with asyncio.timeout(max(0.0, since + ask.patience_ms / 1000 - started)):
-                await ledger.ask((await self._view(pool)).limits, turn)
+                await ledger.ask(await self._view(pool), turn)
                 if not turn.answer.done():
                     with self._waits.noted(f"room in the caches of pool {public(pool)!r}"):
                         await turn.answer
         except TimeoutError:
-            ledger.take(ask)
-        except FAULTS as error:
-            log.warning("the ledger of pool %r cannot be asked, a turn begins without it: %s", pool, error)
+            ledger.take(ask.ref, ask.address, ask.tokens)
+        except asyncio.CancelledError:
+            ledger.leave(ask.ref)
+            raise
+        except Exception as error:
+            _tell(pool, error, "a turn begins without it")
         finally:
-            ledger.turns.pop(ask.ref, None)
+            if ledger.turns.get(ask.ref) is turn:
+                del ledger.turns[ask.ref]
             metrics.room_seconds.observe(monotonic() - started)
         return turn.answer.result() if turn.answer.done() and not turn.answer.cancelled() else ask.address
 
-    def ended(self, pool: str, ref: str, tokens: int) -> None:
-        """A turn of a session has ended, whose context has so many tokens now."""
+    def shared(self, pool: str, ref: str, address: str, tokens: int) -> None:
+        """Another turn of a session begins beside one that runs: together they need so many tokens."""
         if pool in self._ledgers:
-            self._ledgers[pool].end(ref, tokens)
+            self._ledgers[pool].take(ref, address, tokens)
+
+    def shrunk(self, pool: str, ref: str, tokens: int) -> None:
+        """One of several turns of a session has ended: the others need so many tokens."""
+        if pool in self._ledgers:
+            self._ledgers[pool].change(ref, tokens, SeatState.RUNNING)
+
+    def ended(self, pool: str, ref: str, tokens: int) -> None:
+        """The last turn of a session has ended, whose context has so many tokens now."""
+        if pool in self._ledgers:
+            self._ledgers[pool].change(ref, tokens, SeatState.TOOLS)
 
     def left(self, pool: str, ref: str) -> None:
         """An attempt is over: its seat is free."""
@@ -85,11 +99,19 @@ class Rooms:
     async def _turn(self) -> None:
         await self._due.wait()
         for pool, ledger in list(self._ledgers.items()):
-            await ledger.ask((await self._view(pool)).limits)
+            try:
+                await ledger.ask(await self._view(pool))
+            except Exception as error:  # of one pool: turns of the others wait, too
+                _tell(pool, error, "it is asked again")
             if ledger.idle:
                 del self._ledgers[pool]
         if not self._ledgers:
             self._due.clear()
+
+
+def _tell(pool: str, error: Exception, then: str) -> None:
+    ours = None if isinstance(error, FAULTS) else error  # with where it was raised
+    log.warning("the ledger of pool %r cannot be asked, %s: %s", public(pool), then, error, exc_info=ours)
 
 
 class _PoolLedger:
@@ -108,44 +130,49 @@ class _PoolLedger:
     def idle(self) -> bool:
         return not (self.turns or self._mine or self._news)
 
-    def take(self, ask: Ask) -> None:
+    def take(self, ref: str, address: str, tokens: int) -> None:
         """A turn begins without being told so."""
-        self._news[ask.ref] = self._mine[ask.ref] = self._seat(ask.address, ask.tokens, SeatState.RUNNING)
+        self._news[ref] = self._mine[ref] = self._seat(address, tokens, SeatState.RUNNING)
 
-    def end(self, ref: str, tokens: int) -> None:
+    def change(self, ref: str, tokens: int, state: SeatState) -> None:
         if (seat := self._mine.get(ref)) is not None:
-            self._news[ref] = self._mine[ref] = self._seat(seat.address, tokens, SeatState.TOOLS)
+            self._news[ref] = self._mine[ref] = self._seat(seat.address, tokens, state)
 
     def leave(self, ref: str) -> None:
         self._mine.pop(ref, None)
         self._news[ref] = None
 
-    async def ask(self, limits: Mapping[str, CacheLimit], turn: _Turn | None = None) -> None:
+    async def ask(self, view: PoolView, turn: _Turn | None = None) -> None:
         """Decides about all turns of this process that want to begin, unless `turn` was among those of the question
         before. Raises Redis's faults.
         """
         async with self._asking:
             if turn is not None and turn.asked:
                 return
-            if not limits:
+            if not view.limits:
                 self._relieved()
                 return
             if self._ahead_ms is None:
                 self._ahead_ms = await self._store.now_ms() - monotonic() * 1000
             for _ in range(TRIES):
-                if await self._try(limits):
+                if await self._try(view):
                     return
 
-    async def _try(self, limits: Mapping[str, CacheLimit]) -> bool:
+    async def _try(self, view: PoolView) -> bool:
         """False if another process has changed the ledger meanwhile: this one knows it then as it is."""
         now_ms, news, turns = self._now_ms(), dict(self._news), list(self.turns.values())
         seats = {**self._mine, **self._known.seats, **{ref: seat for ref, seat in news.items() if seat}}
-        seats = {ref: self._renewed(ref, seat, now_ms) for ref, seat in seats.items() if news.get(ref, seat)}
+        seats = {
+            ref: seat.renewed(now_ms, LIFE_MS) if ref in self._mine else seat
+            for ref, seat in seats.items()
+            if news.get(ref, seat)
+        }
         asks = [each.ask._replace(since_ms=now_ms - 1000 * (monotonic() - each.since)) for each in turns]
-        answers = decide(seats, limits, asks, now_ms, LIFE_MS)
+        limits = {at: limit for at, limit in view.limits.items() if view.unfit(at) is None}  # turns leave those
+        answers = decide(seats, limits, asks, now_ms, LIFE_MS, view.takers)
         known = self._known.seats
         rows = {ref: seats.get(ref) for ref in known.keys() | seats.keys() if known.get(ref) != seats.get(ref)}
-        if rows:
+        if rows or "" in answers:  # who waits must know what others have changed
             self._known, done = await backends.seat(self._store, self._pool, self._known, rows)
             self._ahead_ms = self._known.now_ms - monotonic() * 1000
             if not done:
@@ -165,11 +192,6 @@ class _PoolLedger:
         for turn in self.turns.values():
             with contextlib.suppress(asyncio.InvalidStateError):
                 turn.answer.set_result(turn.ask.address)
-
-    def _renewed(self, ref: str, seat: Seat, now_ms: float) -> Seat:
-        """The seat of a session of this process lasts on while that lives."""
-        due = ref in self._mine and seat.until_ms - now_ms < LIFE_MS / 2
-        return seat._replace(until_ms=now_ms + LIFE_MS) if due else seat
 
     def _seat(self, address: str, tokens: int, state: SeatState) -> Seat:
         now_ms = self._now_ms()

@@ -13,13 +13,16 @@ from prorl_mq.rules.routing.room import EngineLoad
 
 USAGE, RUNNING, WAITING = "vllm:kv_cache_usage_perc", "vllm:num_requests_running", "vllm:num_requests_waiting"
 PREEMPTED, CACHE = "vllm:num_preemptions_total", "vllm:cache_config_info"
-STARTS: Final = tuple(f"{name}{end}".encode() for name in (USAGE, RUNNING, WAITING, PREEMPTED, CACHE) for end in "{ ")
+_STARTS: Final = tuple(f"{name}{end}".encode() for name in (USAGE, RUNNING, WAITING, PREEMPTED, CACHE) for end in "{ ")
 MOST: Final = 1e15  # of any of these numbers: what is beyond is none of a server's
-_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+LINE_BYTES: Final = 4_096  # of one line: a longer one is left out
+_SIZE, _BLOCKS, _BLOCK = (
+    re.compile(rf'(?:^|,){label}="([^"]*)"') for label in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
+)
 
 
 def load(lines: Iterable[bytes], at_ms: float) -> EngineLoad | None:
-    """The load at a moment, of lines that begin with `STARTS`. None for metrics that do not tell all of it."""
+    """The load at a moment, of lines that `keeps` lets through. None for metrics that do not tell all of it."""
     found: dict[str, list[float]] = {}
     capacity = 0
     try:
@@ -28,7 +31,7 @@ def load(lines: Iterable[bytes], at_ms: float) -> EngineLoad | None:
             name, _, labels = named.partition("{")
             found.setdefault(name, []).append(_number(value))
             if name == CACHE:
-                capacity += _tokens(dict(_LABEL.findall(labels)))
+                capacity += _tokens(labels)
     except (ValueError, OverflowError):
         return None
     if capacity <= 0 or not {USAGE, RUNNING, WAITING, PREEMPTED} <= found.keys():
@@ -44,9 +47,18 @@ def _number(text: str) -> float:
     return value
 
 
-def _tokens(about: dict[str, str]) -> int:
+def keeps(line: bytes) -> bool:
+    """True for a line of metrics that `load` is to read."""
+    return line.startswith(_STARTS) and len(line) <= LINE_BYTES
+
+
+def _tokens(labels: str) -> int:
     """Tokens that the cache of one engine has room for. Blocks of a hybrid model hold fewer than they say."""
-    known = about.get("kv_cache_size_tokens", "None")
-    if known != "None":
+    if (known := _label(_SIZE, labels)) != "None":
         return int(_number(known))
-    return int(_number(about.get("num_gpu_blocks", ""))) * int(_number(about.get("block_size", "")))
+    return int(_number(_label(_BLOCKS, labels))) * int(_number(_label(_BLOCK, labels)))
+
+
+def _label(named: re.Pattern[str], labels: str) -> str:
+    found = named.search(labels)
+    return found[1] if found else "None"

@@ -8,7 +8,7 @@ sessions. The service and its simulation (`bench/routing`) ask these functions a
 """
 
 import math
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Container, Mapping, MutableMapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -24,6 +24,7 @@ RELIEVED: Final = 0.5
 RELIEVED_MS: Final = 60_000  # it has needed less than `RELIEVED` for so long: the ledger is put away
 COARSE: Final = 20  # a limit is told in such parts of the capacity, so that it is news seldom
 MARGIN: Final = 0.5  # a session moves to a backend with so much of its own one's sessions, to compute its prefix again
+MOST: Final = 2**53  # tokens of a seat or a limit; nobody has more
 UNHEARD: Final = 512  # tokens that the first answer of a session is expected to have
 
 
@@ -51,6 +52,10 @@ class Seat(NamedTuple):
     @property
     def text(self) -> str:
         return f"{self.state.value} {self.tokens} {self.since_ms:.0f} {self.until_ms:.0f} {self.address}"
+
+    def renewed(self, now_ms: float, life_ms: float) -> "Seat":
+        """The seat for `life_ms` from now on, once half of its life is over: each change is a write."""
+        return self._replace(until_ms=now_ms + life_ms) if self.until_ms - now_ms < life_ms / 2 else self
 
     def weight(self, now_ms: float) -> float:
         """Tokens that it counts now."""
@@ -138,16 +143,25 @@ def limit(now: Pressure, told: EngineLoad) -> CacheLimit:
     return CacheLimit(int(share * told.capacity), bool(now.behind_ms) and told.at_ms - now.behind_ms < CALM_MS)
 
 
-def read_limit(text: str) -> CacheLimit:
-    """The reverse of `CacheLimit.text`. Raises `ValueError`."""
+def read_limit(text: str) -> CacheLimit | None:
+    """The reverse of `CacheLimit.text`. None for one that this release cannot read, as of a later one."""
     tokens, _, behind = text.partition(" ")
-    return CacheLimit(int(tokens), behind == "behind")
+    try:
+        limit = CacheLimit(int(tokens), behind == "behind")
+    except ValueError:
+        return None
+    return limit if 0 <= limit.tokens <= MOST else None
 
 
-def read_seat(text: str) -> Seat:
-    """The reverse of `Seat.text`. Raises `ValueError`."""
-    state, tokens, since_ms, until_ms, address = text.split(" ", 4)
-    return Seat(address, int(tokens), SeatState(state), float(since_ms), float(until_ms))
+def read_seat(text: str) -> Seat | None:
+    """The reverse of `Seat.text`. None for a row that this release cannot read, as of a later one."""
+    try:
+        state, tokens, since_ms, until_ms, address = text.split(" ", 4)
+        seat = Seat(address, int(tokens), SeatState(state), float(since_ms), float(until_ms))
+    except ValueError:
+        return None
+    sound = 0 <= seat.tokens <= MOST and math.isfinite(seat.since_ms) and math.isfinite(seat.until_ms)
+    return seat if sound else None
 
 
 def expected(answers: int, sampled: int, most: int) -> int:
@@ -166,17 +180,21 @@ def decide(
     asks: Sequence[Ask],
     now_ms: float,
     life_ms: float,
+    takers: Container[str] | None = None,
 ) -> list[str]:
     """For each turn the backend that it may begin on, or an empty text: it waits. Writes the seats down.
 
-    `limits`: by address; a backend that is not there has room for all. A seat lasts for `life_ms`.
+    `limits`: by address; a backend that is not there has room for all. A seat lasts for `life_ms`. `takers`: backends
+    that sessions may move to; None: all that have limits.
     """
-    ledger = _Ledger(seats, limits, now_ms)
+    ledger = _Ledger(seats, limits, now_ms, limits if takers is None else takers)
     answers = []
     for ask in asks:
-        address = ledger.place(ask)
+        before, address = seats.get(ask.ref), ledger.place(ask)
         if address:
             seats[ask.ref] = Seat(address, ask.tokens, SeatState.RUNNING, now_ms, now_ms + life_ms)
+        elif before is not None and before[:3] == (ask.address, ask.tokens, SeatState.WAITING):
+            seats[ask.ref] = before.renewed(now_ms, life_ms)
         else:
             seats[ask.ref] = Seat(ask.address, ask.tokens, SeatState.WAITING, ask.since_ms, now_ms + life_ms)
         ledger.add(ask.ref)
@@ -187,8 +205,14 @@ def decide(
 class _Ledger:
     """Sums over the seats, as they are now."""
 
-    def __init__(self, seats: MutableMapping[str, Seat], limits: Mapping[str, CacheLimit], now_ms: float) -> None:
-        self.seats, self.limits, self.now_ms = seats, limits, now_ms
+    def __init__(
+        self,
+        seats: MutableMapping[str, Seat],
+        limits: Mapping[str, CacheLimit],
+        now_ms: float,
+        takers: Container[str],
+    ) -> None:
+        self.seats, self.limits, self.now_ms, self.takers = seats, limits, now_ms, takers
         self.loads = dict.fromkeys(limits, 0.0)
         self.runs = dict.fromkeys(limits, 0)
         self.sessions = dict.fromkeys(limits, 0)
@@ -228,19 +252,18 @@ class _Ledger:
             return at if self._made(at, limit.tokens - ask.tokens) else ""
         if self._free(at, ask) >= 0:
             return at
-        free = {each: self._free(each, ask) for each in self.limits if each not in ask.avoid}
+        free = {each: self._free(each, ask) for each in self._others(ask)}
         other = max(free, key=lambda each: (free[each], each), default="")
         return other if other and free[other] >= 0 else ""
 
     def _lighter(self, ask: Ask) -> str:
         """A backend that keeps up, has room, and so few sessions that moving pays; empty: there is none."""
-        fit = [
-            each
-            for each, limit in self.limits.items()
-            if not limit.behind and each not in ask.avoid and self._free(each, ask) >= 0
-        ]
+        fit = [each for each in self._others(ask) if not self.limits[each].behind and self._free(each, ask) >= 0]
         best = min(fit, key=lambda each: (self.sessions[each], each), default="")
         return best if best and self.sessions[best] + 1 <= MARGIN * (self.sessions[ask.address] + 1) else ""
+
+    def _others(self, ask: Ask) -> list[str]:
+        return [each for each in self.limits if each in self.takers and each not in ask.avoid]
 
     def _free(self, address: str, ask: Ask) -> float:
         """Room that is left with this one and those that have waited for longer."""
@@ -263,6 +286,7 @@ class _Ledger:
         for ref in out:
             self.add(ref, -1)
             self.seats[ref] = self.seats[ref]._replace(state=SeatState.OUT)
+            self.add(ref)
         return True
 
 

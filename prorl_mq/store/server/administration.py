@@ -37,10 +37,9 @@ async def follow(admin: Admin, url: str, *, announce: str) -> str | None:
     """Lets the server be a replica of the one at a URL, whose default user has the same password. What the server said
     if it could not. Source: REPLICAOF.
     """
-    host, _, port = url.rpartition("/")[2].rpartition(":")
     try:
         await ask(admin, "CONFIG", "SET", "replica-announce-ip", announce)
-        await ask(admin, "REPLICAOF", host, port)
+        await ask(admin, "REPLICAOF", *_address(url))
     except ResponseError as error:
         return str(error)
     return None
@@ -50,13 +49,22 @@ async def is_primary(admin: Admin) -> bool:
     return (await info(admin, "replication"))["role"] == "master"
 
 
-async def has_all(admin: Admin) -> bool:
-    """True for a replica that is linked, and whose own append-only file begins with all that it was sent."""
+async def has_all(admin: Admin, url: str) -> bool:
+    """True for a replica that is linked to the server at a URL, and whose own append-only file begins with all that it
+    was sent.
+    """
     link, disk = await info(admin, "replication"), await info(admin, "persistence")
-    if link.get("master_link_status") != "up" or disk["loading"] != "0" or disk["aof_enabled"] != "1":
+    if (link.get("master_host"), link.get("master_port")) != _address(url) or link["master_link_status"] != "up":
+        return False
+    if disk["loading"] != "0" or disk["aof_enabled"] != "1":
         return False
     rewriting = disk["aof_rewrite_in_progress"], disk["aof_rewrite_scheduled"]
     return rewriting == ("0", "0") and disk["aof_last_bgrewrite_status"] == "ok"
+
+
+def _address(url: str) -> tuple[str, str]:
+    host, _, port = url.rpartition("/")[2].rpartition(":")
+    return host, port
 
 
 async def hand_over(admin: Admin, host: str, port: int, *, within_ms: int) -> str | None:

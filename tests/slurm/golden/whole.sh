@@ -152,7 +152,7 @@ exec apptainer exec --bind '/shared/whole run' --bind "/local" /images/judge.sif
 #SBATCH --cpus-per-task=1
 #SBATCH --output='/shared/whole run/logs/%x-%j.log'
 #SBATCH --open-mode=append
-#SBATCH --requeue
+#SBATCH --no-requeue
 #SBATCH --qos=normal
 set -e
 module load python/3.11

@@ -51,6 +51,13 @@ def faults(**tables: Any) -> list[str]:
             {"arrays": {"n": {"kind": "run", "least": 3}}},
             "least is 3, more than most, 1 at $.arrays.n",
         ),
+        *(
+            (
+                {"redis": {}, "backends": {name: {"command": ["x"]}}},
+                f"{name!r} is the name of the deployment's own job at $.backends: rename the backend",
+            )
+            for name in ("api", "redis", "watch")
+        ),
         ({"arrays": {"redis": {"kind": "run"}}}, "'redis' names two jobs at $.arrays: rename the array"),
         (
             {"redis": {}, "backends": {"b": {"command": ["x"], "others": ["y"]}}},

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_mq.rules.routing.metrics import STARTS, load
+from prorl_mq.rules.routing.metrics import LINE_BYTES, keeps, load
 from prorl_mq.rules.routing.room import EngineLoad
 
 LINES = [
@@ -41,8 +41,20 @@ def test_lines_of_other_metrics_begin_otherwise() -> None:
         b'vllm:num_preemptions_created{engine="0"} 1.7e+09',
         b"# TYPE vllm:num_requests_running gauge",
     ]
-    assert not any(line.startswith(STARTS) for line in others)
-    assert all(line.startswith(STARTS) for line in LINES)
+    assert not any(map(keeps, others))
+    assert all(map(keeps, LINES))
+
+
+def test_a_line_that_is_too_long_is_left_out() -> None:
+    start, end = b"vllm:cache_config_info{", b"} 1.0"
+    longest = start + b"a" * (LINE_BYTES - len(start) - len(end)) + end
+    assert keeps(longest)
+    assert not keeps(longest.replace(b"a}", b"aa}"))
+
+
+def test_labels_are_looked_for_by_name_and_not_by_the_end_of_another() -> None:
+    other = LINES[4].replace(b"_block_size_resolved", b"my_block_size").replace(b'kv_cache_size_tokens="2097152",', b"")
+    assert load([*LINES[:4], other], 7.0) == EngineLoad(7.0, 32 * 65_536, 0.25, 3, 1, 2)
 
 
 @pytest.mark.parametrize("at", range(5))

@@ -65,6 +65,31 @@ def test_one_that_waits_moves_to_another_backend_where_there_is_room() -> None:
     assert decide(seats, {A: CacheLimit(950), B: CacheLimit(400)}, [ask("next", 300)], NOW_MS, LIFE_MS) == [""]
 
 
+def test_no_session_moves_to_a_backend_that_takes_none() -> None:
+    """As one that is drained, or lacks announced weights; the control is the test before."""
+    seats = {"runs": seat(900), "there": seat(100, at=B)}
+    for behind in (True, False):
+        limits = {A: CacheLimit(950, behind), B: CacheLimit(950)}
+        assert decide(dict(seats), limits, [ask("new", 300)], NOW_MS, LIFE_MS, {A}) == [""]
+        assert decide(dict(seats), limits, [ask("new", 300)], NOW_MS, LIFE_MS, {A, B}) == [B]
+
+
+def test_a_row_that_waits_is_written_again_when_half_of_its_life_is_over_or_it_has_changed() -> None:
+    seats = {"runs": seat(900)}
+    limits = {A: CacheLimit(950)}
+
+    def asked(after_ms: float, tokens: int = 300) -> Seat:
+        seats["runs"] = seat(900)._replace(until_ms=NOW_MS + 10 * LIFE_MS)
+        again = ask("waits", tokens, since=NOW_MS + after_ms % 7)  # clocks of processes drift
+        assert decide(seats, limits, [again], NOW_MS + after_ms, LIFE_MS) == [""]
+        return seats["waits"]
+
+    first = asked(0)
+    assert asked(1_000) is asked(LIFE_MS / 2 - 1_000) is first
+    assert asked(LIFE_MS / 2 + 1_000) == first._replace(until_ms=NOW_MS + 1.5 * LIFE_MS + 1_000)
+    assert asked(LIFE_MS / 2 + 2_000, 400).tokens == 400
+
+
 def test_the_oldest_has_the_room_first() -> None:
     seats = {"runs": seat(500), "old": seat(300, SeatState.WAITING, since=NOW_MS - 9_000)}
     assert decide(seats, {A: CacheLimit(950)}, [ask("young", 200)], NOW_MS, LIFE_MS) == [""]
@@ -175,3 +200,42 @@ def test_whatever_stands_in_the_ledger_it_keeps_its_promises(
             others = [seat for ref, seat in seats.items() if ref != each.ref and seat.address == each.address]
             assert any(seat.state is SeatState.RUNNING for seat in others), "somebody runs, so room will be free"
     assert all(math.isfinite(seat.weight(NOW_MS)) for seat in seats.values())
+
+
+PARTS = st.sampled_from(["r", "1", "-1", "9e999", "NaN", "x"])
+
+
+@given(st.text(max_size=40) | st.builds("{} {} {} {} {}".format, PARTS, PARTS, PARTS, PARTS, PARTS))
+def test_whatever_stands_in_a_row_is_a_sound_seat_or_nothing(text: str) -> None:
+    found = room.read_seat(text)
+    assert found is None or (math.isfinite(found.weight(NOW_MS)) and math.isfinite(found.until_ms))
+    limit = room.read_limit(text)
+    assert limit is None or 0 <= limit.tokens <= room.MOST
+
+
+@given(st.integers(0, room.MOST), STATES, st.integers(0, 2**50), st.integers(0, 2**50))
+def test_a_seat_and_a_limit_are_read_as_they_were_written(
+    tokens: int, state: SeatState, since: int, until: int
+) -> None:
+    made = Seat(A, tokens, state, float(since), float(until))
+    assert room.read_seat(made.text) == made
+    assert room.read_limit(CacheLimit(tokens, tokens % 2 == 0).text) == CacheLimit(tokens, tokens % 2 == 0)
+
+
+@given(ledgers())
+def test_sums_of_a_ledger_are_those_of_its_seats(
+    made: tuple[dict[str, Seat], dict[str, CacheLimit], list[Ask]],
+) -> None:
+    """Whoever begins and whoever is pushed out: that one is still a session of its backend."""
+    seats, limits, asks = made
+    ledger = room._Ledger(seats, limits, NOW_MS, limits)
+    for each in asks:
+        address = ledger.place(each)
+        state = SeatState.RUNNING if address else SeatState.WAITING
+        seats[each.ref] = Seat(address or each.address, each.tokens, state, each.since_ms, NOW_MS + LIFE_MS)
+        ledger.add(each.ref)
+        again = room._Ledger(dict(seats), limits, NOW_MS, limits)
+        assert (ledger.sessions, ledger.runs) == (again.sessions, again.runs)
+        assert ledger.loads == pytest.approx(again.loads, abs=1e-6)
+        for mine, anew in ((ledger.between, again.between), (ledger.waits, again.waits)):
+            assert {at: sorted(rows) for at, rows in mine.items()} == {at: sorted(rows) for at, rows in anew.items()}

@@ -90,7 +90,7 @@ async def test_before_a_backend_is_taken() -> None:
         steps.append("view")
         await asyncio.Event().wait()
 
-    assigner = HeapAssigner(cast("Any", SimpleNamespace(view=view, store=ANY)), steps.of(Stage.RUN))
+    assigner = HeapAssigner(cast("Any", SimpleNamespace(view=view, store=ANY, rooms=ANY)), steps.of(Stage.RUN))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await assigner.assign("j", "t", exclude=frozenset())
