@@ -251,5 +251,5 @@ def test_sums_of_a_ledger_are_those_of_its_seats(
         again = room._Ledger(dict(seats), limits, NOW_MS, limits)
         assert (ledger.sessions, ledger.runs, ledger.busy) == (again.sessions, again.runs, again.busy)
         assert ledger.loads == pytest.approx(again.loads, abs=1e-6)
-        for mine, anew in ((ledger.between, again.between), (ledger.waits, again.waits)):
-            assert {at: sorted(rows) for at, rows in mine.items()} == {at: sorted(rows) for at, rows in anew.items()}
+        for mine, rebuilt in ((ledger.between, again.between), (ledger.waits, again.waits)):
+            assert {at: sorted(rows) for at, rows in mine.items()} == {at: sorted(rows) for at, rows in rebuilt.items()}
