@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from workers.inference.assignment import Endpoint, Turn, WireProtocol
+from workers.inference.assignment import Endpoint, TurnUnderWay, WireProtocol
 from workers.inference.protocol import Completion, InferenceError, NoBackend
 
 
@@ -58,11 +58,11 @@ class Chosen:
         address = self._choose(exclude)
         return Endpoint(address=address, protocol=WireProtocol.VLLM_GENERATE, model="policy")
 
-    async def room(self, backend: Endpoint, turn: Turn, patience_s: float) -> Endpoint:
+    async def room(self, backend: Endpoint, turn: TurnUnderWay, patience_s: float) -> Endpoint:
         del turn, patience_s
         return backend
 
-    def ended(self, turn: Turn) -> None:
+    def ended(self, turn: TurnUnderWay) -> None:
         """Neither rule counts it."""
 
     async def ready(self, backend: Endpoint) -> Endpoint:

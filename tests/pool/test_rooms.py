@@ -29,7 +29,6 @@ from workers.inference.policy import StickyPolicy
 from workers.inference.run_clock import RunClock
 from workers.stages import rooms
 from workers.stages.backends import Pools
-from workers.stages.seats import AttemptSeat
 from workers.stages.work import Work
 
 pytestmark = pytest.mark.anyio
@@ -384,10 +383,10 @@ async def test_a_worker_whose_user_may_not_write_seats_has_its_turns(
 async def test_a_turn_that_is_over_leaves_no_seat_that_runs_or_waits(
     queue: Queue, pools: Pools, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch, how: str, told: bool
 ) -> None:
-    """As a harness that hangs up, and goes on later. The control: nobody says that the turn is over."""
+    """As a harness that hangs up, and continues later. The control: nobody says that the turn is over."""
     await backends.remove(queue.store, POOL, small[1].address, drain=False)
     if not told:
-        monkeypatch.setattr(AttemptSeat, "ended", lambda _self, _turn: None)
+        monkeypatch.setattr(rooms.AttemptSeat, "ended", lambda _self, _turn: None)
         monkeypatch.setattr(rooms._PoolLedger, "leave", lambda _self, _ref: None)
     [made] = await sessions(queue, pools, 1)
     await made.turn()
@@ -483,7 +482,7 @@ async def test_the_loop_outlives_any_fault_of_one_pool(
     """Also turns begin: the ledger is no reason to fail one."""
     [made] = await sessions(queue, pools, 1)
     await limited(queue, pools, *small)
-    asked, told = asyncio.Event(), rooms.decide
+    asked, told = asyncio.Event(), room.decide
 
     def broken(*_: Any) -> Any:
         asked.set()
@@ -533,7 +532,7 @@ async def test_a_backend_that_takes_no_sessions_keeps_its_limit(
     await limited(queue, pools, here)
     await sits(queue, Seat(here.address, 600, SeatState.RUNNING, 0.0, 1e15))
     if not kept:
-        limits = PoolView.limits.fget
+        limits = PoolView.__dict__["limits"].fget
         monkeypatch.setattr(
             PoolView,
             "limits",

@@ -1,7 +1,10 @@
 """seat: seats of a pool's ledger are written by whoever knows the ledger as it is."""
 
+import itertools
+
 import pytest
 
+from prorl_mq import chance
 from prorl_mq.rules.routing.room import Seat, SeatState
 from prorl_mq.store import pools
 from prorl_mq.store.pools import Seats
@@ -23,7 +26,11 @@ async def _(_queue: Queue) -> Act:
     return act
 
 
-async def test_seats_are_written_freed_and_read_as_they_were(queue: Queue, watch: Watch) -> None:
+async def test_seats_are_written_freed_and_read_as_they_were(
+    queue: Queue, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stamps = itertools.count(10**15)  # as long as most: `Watch` names them by that
+    monkeypatch.setattr(chance, "number", lambda _bits: next(stamps))
     await watch.look()
     first, done = await pools.seat(queue.store, POOL, Seats(), {"t1": ONE, "t2": ONE})
     assert done

@@ -34,7 +34,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(eq=False)
-class Turn:
+class TurnUnderWay:
     """One call of an attempt, as its assigner counts it. An attempt may have several at once."""
 
     context: int  # tokens of the prompt, and of the answer once that is there
@@ -51,14 +51,14 @@ class Assigner(Protocol):
         """
         ...
 
-    async def room(self, backend: Endpoint, turn: Turn, patience_s: float) -> Endpoint:
+    async def room(self, backend: Endpoint, turn: TurnUnderWay, patience_s: float) -> Endpoint:
         """Called before every call, and waits for room in the pool's caches: the backend that the turn may begin on.
 
         `patience_s`: the longest wait, from when this turn asked first.
         """
         ...
 
-    def ended(self, turn: Turn) -> None:
+    def ended(self, turn: TurnUnderWay) -> None:
         """A call is over, whether it was answered, has failed, was cancelled or never began."""
         ...
 
@@ -100,11 +100,11 @@ class FixedAssigner:
         known = ", ".join(backend.address for backend in self._backends) or "none"
         raise NoBackend(f"job {job_id}, token {token}: no backend left; known: {known}; failed: {len(exclude)}")
 
-    async def room(self, backend: Endpoint, turn: Turn, patience_s: float) -> Endpoint:
+    async def room(self, backend: Endpoint, turn: TurnUnderWay, patience_s: float) -> Endpoint:
         del turn, patience_s
         return backend
 
-    def ended(self, turn: Turn) -> None:
+    def ended(self, turn: TurnUnderWay) -> None:
         """Nothing to free."""
 
     async def ready(self, backend: Endpoint) -> Endpoint:

@@ -17,7 +17,7 @@ import msgspec
 
 from prorl_mq.rules.routing.room import expected
 from workers.inference.arrived import Arrived, CallTokens, finished, joined
-from workers.inference.assignment import Assigner, Endpoint, Turn
+from workers.inference.assignment import Assigner, Endpoint, TurnUnderWay
 from workers.inference.logprobs import exact
 from workers.inference.pictures import Picture
 from workers.inference.protocol import Completion, ContextFull, InferenceError, MalformedAnswer, NoBackend
@@ -170,9 +170,9 @@ class StickyPolicy:
         raise error
 
     @contextmanager
-    def _counted(self, request: GenerateRequest) -> Iterator[Turn]:
+    def _counted(self, request: GenerateRequest) -> Iterator[TurnUnderWay]:
         """One try, whose end the assigner is told however it ends."""
-        turn = Turn(len(request.prompt_ids), expected(self._answers, self._sampled, request.max_tokens))
+        turn = TurnUnderWay(len(request.prompt_ids), expected(self._answers, self._sampled, request.max_tokens))
         try:
             yield turn
         finally:
@@ -194,7 +194,7 @@ class StickyPolicy:
         )
         return arrived.call
 
-    async def _take(self, turn: Turn, failed: set[str], patience: Patience, *, moving: bool) -> Endpoint:
+    async def _take(self, turn: TurnUnderWay, failed: set[str], patience: Patience, *, moving: bool) -> Endpoint:
         """The backend of this call: the one it sticks to once that may be called, else another."""
         held_too_long: set[str] = set()
         while True:

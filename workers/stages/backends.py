@@ -18,7 +18,7 @@ from prorl_mq.store.server.tracking import TrackedRedis
 from prorl_mq.store.store import Store
 from workers import metrics
 from workers.inference import logprobs
-from workers.inference.assignment import Endpoint, Turn, WireProtocol
+from workers.inference.assignment import Endpoint, TurnUnderWay, WireProtocol
 from workers.inference.clients import InferenceClients
 from workers.inference.logprobs import LogprobMode, LogprobsRefused
 from workers.inference.policy import StickyPolicy
@@ -28,8 +28,7 @@ from workers.inference.run_clock import RunClock
 from workers.inference.waits import Waits
 from workers.inference.watching import LATE_S, CallWatch
 from workers.stages.calls import Calls
-from workers.stages.rooms import Rooms
-from workers.stages.seats import AttemptSeat
+from workers.stages.rooms import AttemptSeat, Rooms
 from workers.stages.staleness import Staleness
 from workers.stages.work import Work
 
@@ -225,13 +224,13 @@ class HeapAssigner:
         """True if the batch may have log-probabilities of this mode."""
         return self._work.spec.sampling.raw_logprobs or logprobs.exact(mode, self._work.spec.sampling)
 
-    async def room(self, backend: Endpoint, turn: Turn, patience_s: float) -> Endpoint:
+    async def room(self, backend: Endpoint, turn: TurnUnderWay, patience_s: float) -> Endpoint:
         """Holds a turn back while its pool has no room for it: the backend that it may begin on."""
         if not (await self._pools.view(self._pool)).limits:
             return backend
         return await self._seat.begin(backend, turn, patience_s)
 
-    def ended(self, turn: Turn) -> None:
+    def ended(self, turn: TurnUnderWay) -> None:
         self._seat.ended(turn)
 
     async def ready(self, backend: Endpoint) -> Endpoint | None:

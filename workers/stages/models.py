@@ -15,7 +15,7 @@ from prorl_mq.store.pools import BackendInfo, SharedState
 from workers.agent.hermes import Message
 from workers.agent.loading import pool_renderer
 from workers.handler import OtherModel
-from workers.inference.assignment import Endpoint, Turn
+from workers.inference.assignment import Endpoint, TurnUnderWay
 from workers.inference.policy import StickyPolicy
 from workers.inference.run_clock import RunClock
 from workers.inference.watching import CallWatch
@@ -95,7 +95,7 @@ def _at(work: Work, pool: str) -> Work:
 class SharedAssigner(HeapAssigner):
     """Hands out backends without a reservation: nothing is to be given back, whichever way the job ends."""
 
-    async def room(self, backend: Endpoint, turn: Turn, patience_s: float) -> Endpoint:
+    async def room(self, backend: Endpoint, turn: TurnUnderWay, patience_s: float) -> Endpoint:
         """At once: it holds no backend, and so no room."""
         del turn, patience_s
         return backend

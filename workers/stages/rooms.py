@@ -9,18 +9,21 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from prorl_mq.clock import monotonic
-from prorl_mq.rules.routing.room import Ask, Seat, SeatState, decide
+from prorl_mq.rules.routing.room import Ask, Seat, SeatState, decide, needs
 from prorl_mq.schema.ids import public
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import PoolView, Seats
 from prorl_mq.store.server.faults import FAULTS
 from prorl_mq.store.store import Store
 from workers import metrics
+from workers.inference.assignment import Endpoint, TurnUnderWay
 from workers.inference.waits import Waits
 from workers.node.sweeping import repeat
+from workers.stages.work import Work
 
 ASK_S: Final = 1.0  # between two questions for turns that wait
 LIFE_MS: Final = 30_000.0  # of a seat that is not renewed
@@ -199,3 +202,65 @@ class _PoolLedger:
 
     def _now_ms(self) -> float:
         return float(round(monotonic() * 1000 + (self._ahead_ms or 0.0)))
+
+
+class AttemptSeat:
+    """The seat of one attempt, which turns that it has at once share: it needs the sum of theirs, and keeps the room of
+    the largest afterwards.
+    """
+
+    def __init__(self, rooms: Rooms, work: Work, move: Callable[[str], Awaitable[Endpoint]]) -> None:
+        """`move` moves the job to the backend of an address, if that may be taken."""
+        self._rooms, self._work, self._move = rooms, work, move
+        self._ref = (work.spec.pool, work.held.token)
+        self._turns: dict[TurnUnderWay, float] = {}  # under way, and when each asked first
+        self._asking = asyncio.Lock()
+        self._kept = 0  # tokens of the largest context since turns were last under way
+        self.latest: Endpoint | None = None  # that the job was assigned
+        self.served = ""  # the backend of the turn before
+
+    async def begin(self, backend: Endpoint, turn: TurnUnderWay, patience_s: float) -> Endpoint:
+        """Waits for room: the backend on which a turn may begin. The first of several turns at once asks, and the
+        others begin with it.
+        """
+        since = monotonic()
+        async with self._asking:
+            since = self._turns.setdefault(turn, since)
+            if len(self._turns) == 1:
+                try:
+                    return await self._ask(backend, turn, since, patience_s)
+                except BaseException:
+                    self.ended(turn)
+                    raise
+            backend = self.latest or backend  # to which the first one may have moved
+            self._rooms.shared(*self._ref, backend.address, self._needed())
+            return backend
+
+    def ended(self, turn: TurnUnderWay) -> None:
+        """With the last of several turns the seat runs no longer, and keeps the room of what is in the cache."""
+        if self._turns.pop(turn, None) is None:
+            return
+        self._kept = max(self._kept, turn.context)
+        if self._turns:
+            self._rooms.shrunk(*self._ref, self._needed())
+        else:
+            self._rooms.ended(*self._ref, self._kept)
+            self._kept = 0
+
+    async def _ask(self, backend: Endpoint, turn: TurnUnderWay, since: float, patience_s: float) -> Endpoint:
+        pool, token = self._ref
+        avoid = frozenset[str]()
+        self._work.left.unseat = partial(self._rooms.left, pool, token)
+        while True:
+            warm, tokens = self.served == backend.address, needs(turn.context, turn.answer)
+            ask = Ask(token, backend.address, tokens, 0, warm, 1000 * patience_s, avoid)
+            place = await self._rooms.begin(pool, ask, since)
+            if place == backend.address:
+                return backend
+            moved = await self._move(place)
+            if moved.address != backend.address:
+                return moved
+            avoid |= {place}  # it is full, say: this turn waits for its own one
+
+    def _needed(self) -> int:
+        return sum(needs(each.context, each.answer) for each in self._turns)

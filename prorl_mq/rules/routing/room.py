@@ -215,6 +215,7 @@ class _Ledger:
         self.seats, self.limits, self.now_ms, self.takers = seats, limits, now_ms, takers
         self.loads = dict.fromkeys(limits, 0.0)
         self.runs = dict.fromkeys(limits, 0)
+        self.busy = dict.fromkeys(limits, 0)  # tokens of those
         self.sessions = dict.fromkeys(limits, 0)
         self.between: dict[str, list[tuple[int, str]]] = {address: [] for address in limits}
         self.waits: dict[str, list[tuple[float, int]]] = {address: [] for address in limits}
@@ -232,6 +233,7 @@ class _Ledger:
         self.sessions[address] += sign
         if seat.state is SeatState.RUNNING:
             self.runs[address] += sign
+            self.busy[address] += sign * seat.tokens
         elif seat.state is SeatState.TOOLS:
             _put(self.between[address], (seat.tokens, ref), sign)
         elif seat.state is SeatState.WAITING:
@@ -266,12 +268,15 @@ class _Ledger:
         return [each for each in self.limits if each in self.takers and each not in ask.avoid]
 
     def _free(self, address: str, ask: Ask) -> float:
-        """Room that is left with this one and those that have waited for longer."""
-        left = SHARE * self.limits[address].tokens - self.loads[address] - ask.tokens
+        """Room that is left with this one and those that have waited for longer. Of these, one that is larger than what
+        running turns leave is passed: none that is between turns could make room for it.
+        """
+        most = SHARE * self.limits[address].tokens
+        left = most - self.loads[address] - ask.tokens
         if left < 0:
             return left
-        older = sum(tokens for since, tokens in self.waits[address] if since < ask.since_ms)
-        return left - older
+        fits = most - self.busy[address]
+        return left - sum(tokens for since, tokens in self.waits[address] if since < ask.since_ms and tokens <= fits)
 
     def _made(self, address: str, most: float) -> bool:
         """True if no more than `most` tokens count there, or will once the smallest sessions between turns are out."""

@@ -97,6 +97,20 @@ def test_the_oldest_has_the_room_first() -> None:
     assert decide(seats, {A: CacheLimit(950)}, asks, NOW_MS, LIFE_MS) == [A, A]
 
 
+def test_one_that_cannot_fit_beside_what_runs_holds_nobody_back() -> None:
+    """It begins once its backend is idle, or its patience is over. The control fits once tools took long."""
+    for tokens, passed in ((900, True), (600, False)):
+        seats = {
+            "runs": seat(200),
+            "tools": seat(300, SeatState.TOOLS),
+            "big": seat(tokens, SeatState.WAITING, since=NOW_MS - 9_000),
+        }
+        answers = decide(seats, {A: CacheLimit(950)}, [ask("young", 50), ask("other", 50)], NOW_MS, LIFE_MS)
+        assert answers == ([A, A] if passed else ["", ""])
+    idle = {"big": seat(900, SeatState.WAITING, since=NOW_MS - 9_000), "young": seat(50, SeatState.TOOLS)}
+    assert decide(idle, {A: CacheLimit(950)}, [ask("big", 900, since=NOW_MS - 9_000)], NOW_MS, LIFE_MS) == [A]
+
+
 def test_nobody_waits_for_longer_than_its_patience() -> None:
     seats = {"runs": seat(900)}
     assert decide(seats, {A: CacheLimit(950)}, [ask("old", 900, since=NOW_MS - PATIENCE_MS)], NOW_MS, LIFE_MS) == [A]
@@ -235,7 +249,7 @@ def test_sums_of_a_ledger_are_those_of_its_seats(
         seats[each.ref] = Seat(address or each.address, each.tokens, state, each.since_ms, NOW_MS + LIFE_MS)
         ledger.add(each.ref)
         again = room._Ledger(dict(seats), limits, NOW_MS, limits)
-        assert (ledger.sessions, ledger.runs) == (again.sessions, again.runs)
+        assert (ledger.sessions, ledger.runs, ledger.busy) == (again.sessions, again.runs, again.busy)
         assert ledger.loads == pytest.approx(again.loads, abs=1e-6)
-        for mine, anew in ((ledger.between, again.between), (ledger.waits, again.waits)):
-            assert {at: sorted(rows) for at, rows in mine.items()} == {at: sorted(rows) for at, rows in anew.items()}
+        for mine, rebuilt in ((ledger.between, again.between), (ledger.waits, again.waits)):
+            assert {at: sorted(rows) for at, rows in mine.items()} == {at: sorted(rows) for at, rows in rebuilt.items()}
