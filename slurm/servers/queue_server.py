@@ -27,7 +27,7 @@ from slurm.address import address_of
 from slurm.crew import CRASHES, Stopping, say
 from slurm.layout import role_file
 from slurm.servers.certificates import authority, issue, trusted
-from slurm.servers.redis_data import RedisData
+from slurm.servers.redis_data import RedisData, Successor
 
 ROLES: Final = ("worker", "eval", "ingress", "viewer")
 ADMIN: Final = "admin"  # the file of Redis's own default user, for operators
@@ -74,6 +74,7 @@ class RedisTask:
         self._address = address_of(given.interface)
         self._port = 0
         self._secrets: dict[str, str] = {}
+        self._tried: Successor | None = None  # the last that it was to hand over to
         self._known, self._issued_at = "", 0.0  # what its certificates trust, and since when
         self._binary = (redis_server.installed_binary() or "") if given.tls else redis_server.find_binary()
         if not self._binary:
@@ -89,21 +90,27 @@ class RedisTask:
         await asyncio.to_thread(self.data.tidy)
         while crashes < CRASHES:
             process = process or await self._start()
-            ended = asyncio.create_task(asyncio.to_thread(process.wait))
-            over = asyncio.create_task(self._over(stopping))
-            while not (await asyncio.wait({ended, over}, timeout=RENEWED_S, return_when=asyncio.FIRST_COMPLETED))[0]:
-                await self.renewed()
-            over.cancel()
-            if over.done():
-                await self._hand_over()
+            if await self._served(process, stopping):
                 await asyncio.to_thread(redis_server.stop, process)
-                await ended
                 shutil.rmtree(self._state, ignore_errors=True)
                 return stopping.exit_code
             crashes += 1
             say(f"the Redis server ended with code {process.returncode}; it is restarted with its stored data")
             process = None
         return 1
+
+    async def _served(self, process: "subprocess.Popen[bytes]", stopping: WarnedStopping) -> bool:
+        """Until the server's time is over; false where it ends before."""
+        ended = asyncio.create_task(asyncio.to_thread(process.wait))
+        while not ended.done():
+            over = asyncio.create_task(self._over(stopping))
+            done, _ = await asyncio.wait({ended, over}, timeout=RENEWED_S, return_when=asyncio.FIRST_COMPLETED)
+            over.cancel()
+            if not done:
+                await self.renewed()
+            elif over in done and (await self._hand_over() or stopping.asked.is_set()):
+                return True
+        return False
 
     async def follow(self) -> tuple["subprocess.Popen[bytes]", Path]:
         """Starts a replica of the server that the rendezvous names: its process, and the directory of its data. Raises
@@ -181,40 +188,45 @@ class RedisTask:
         return process
 
     async def _over(self, stopping: WarnedStopping) -> None:
-        """Returns when its time is over: at the end, or after the warning as soon as another can take over."""
+        """Returns when its time is over: at the end, or after the warning as soon as another can take over, other than
+        the one that was tried.
+        """
         ready = False
         while not (ready or stopping.asked.is_set()):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S * 10):
                     await stopping.asked.wait()
-            ready = stopping.warned.is_set() and self.data.announced() is not None
+            ready = stopping.warned.is_set() and self.data.announced() not in {None, self._tried}
 
-    async def _hand_over(self) -> None:
-        """Makes the next job's replica the primary, where it has everything; else that one loads the data later."""
-        found = self.data.announced()
+    async def _hand_over(self) -> bool:
+        """Makes the next job's replica the primary, where it has everything; else that one loads the data later. False
+        where nothing came of it and this server still serves.
+        """
+        found = self._tried = self.data.announced()
         if found is None:
-            return
+            return False
         try:
             async with self.admin() as admin, asyncio.timeout(HAND_OVER_S):
                 refused = await administration.hand_over(admin, found.host, found.port, within_ms=SYNC_MS)
                 if refused is not None:
-                    say(f"not handed over, the next job loads the data: {refused}")
-                    return
+                    say(f"not handed over to job {found.job}, this one serves until its end: {refused}")
+                    return False
                 while (handed := await administration.handed_over(admin)) is None:
                     await asyncio.sleep(LOOK_S)
                 if not handed:
-                    say("the replica did not catch up in time: the next job loads the data")
-                    return
+                    say(f"not handed over to job {found.job}, this one serves until its end: that one lags behind")
+                    return False
                 while self.data.current.name != found.directory:
                     await asyncio.sleep(LOOK_S)
             say(f"handed over to job {found.job} at {found.host}:{found.port}")
             await asyncio.sleep(STAY_S)  # who is refused here reads the new address
         except (ProrlError, *OUTAGES) as error:
             say(f"not handed over, the next job loads the data: {error or 'it took too long'}")
+        return True
 
     async def trusting(self) -> None:
-        """Renews the certificates of a replica with those of the primary, which connects to it for the hand-over. Raises
-        `OSError`.
+        """Renews the certificates of a replica where the primary, which connects to it for the hand-over, has newer
+        ones. Raises `OSError`.
         """
         if self._tls and (trusted(self._certificates) != self._known or monotonic() > self._issued_at + RENEWED_S):
             await self.renewed(serves=False)

@@ -137,7 +137,7 @@ class RedisData:
     def announced(self) -> Successor | None:
         try:
             return msgspec.json.decode(self._next.read_bytes(), type=Successor)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError):
             return None
 
     def tidy(self) -> None:

@@ -16,8 +16,9 @@ from prorl_mq.schema import rendezvous
 from prorl_mq.store.server import administration
 from prorl_mq.store.server.connection import RedisSettings, ask, connect
 from slurm.redis_task import ReplicaTask
-from slurm.servers import certificates
+from slurm.servers import certificates, queue_server
 from slurm.servers.queue_server import RedisTask, WarnedStopping
+from slurm.servers.redis_data import RedisData
 from tests.support.service import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.process]
@@ -96,24 +97,64 @@ async def test_a_primary_that_never_was_a_complete_replica_is_not_the_one_that_c
     assert (second.data.place / "appendonlydir").exists() == guarded
 
 
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [("copy-9-gone", "names .*/copy-9-gone, which is not there"), ("", "is empty"), (None, "is missing")],
-)
-async def test_where_the_data_are_not_where_they_should_be_no_empty_redis_begins(
-    job: Job, names: str | None, said: str
-) -> None:
+async def test_where_the_data_are_not_where_they_should_be_no_empty_redis_begins(job: Job) -> None:
     """The control is the same without a loss: it starts, in the directory that counts."""
     task = job("1")
     data, directory = task.data, task.data.fresh()
     data.adopt(directory)
     async with serving(task):
         assert (directory / "appendonlydir").exists()
-    (data.place / "current").unlink() if names is None else (data.place / "current").write_text(names)
-    with pytest.raises(ConfigurationError, match=rf"{said}: Redis is not started. There is {directory.name}"):
-        await task.run(WarnedStopping())
-    assert (directory / "appendonlydir").exists()
-    assert not (data.place / "appendonlydir").exists()
+    file = data.place / "current"
+    for names, said in (
+        ("copy-9-gone", "names .*/copy-9-gone, which is not there"),
+        ("", "is empty"),
+        (None, "is missing"),
+    ):
+        file.unlink() if names is None else file.write_text(names)
+        with pytest.raises(ConfigurationError, match=rf"{said}: Redis is not started. There is {directory.name}"):
+            await task.run(WarnedStopping())
+        assert (directory / "appendonlydir").exists()
+        assert not (data.place / "appendonlydir").exists()
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_an_offer_of_a_job_that_has_died_ends_nothing_before_its_time(
+    job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], guarded: bool
+) -> None:
+    """The first one serves until the end that was asked for, and another that comes meanwhile takes over. The control
+    ends, and nobody serves.
+    """
+    monkeypatch.setattr(queue_server, "STAY_S", 0.0)
+    first, stopping = job("1"), WarnedStopping()
+    if not guarded:
+        monkeypatch.setattr(RedisTask, "_hand_over", _over)
+    run = asyncio.create_task(first.run(stopping))
+    file = first._rendezvous / "ingress.json"
+    await until(lambda: _is(file.exists), within_s=30)
+    RedisData(first.data.place, "9").announce(("127.0.0.1", 1), Path("copy-9-gone"))
+    stopping.warned.set()
+    if not guarded:
+        await run
+        return
+    await until(
+        lambda: _is(lambda: "not handed over to job 9, this one serves" in capsys.readouterr().err), within_s=30
+    )
+    await asked(file, "SET", "{prorl}:kept", "1")
+    replica = await ReplicaTask.started(job("2"))
+    while not run.done():
+        assert await replica.look()
+        await asyncio.sleep(0.05)
+    assert replica.promoted
+    assert await kept(file) == b"1"
+    await replica.aclose()
+
+
+async def _over(_: RedisTask) -> bool:
+    return True
+
+
+async def _is(seen: Callable[[], bool]) -> bool:
+    return seen()
 
 
 async def test_one_that_follows_an_earlier_primary_is_of_no_use(job: Job) -> None:
@@ -121,9 +162,9 @@ async def test_one_that_follows_an_earlier_primary_is_of_no_use(job: Job) -> Non
     async with serving(first := job("1")):
         replica = await ReplicaTask.started(second := job("2"))
         await until(lambda: offered(replica, second), within_s=30)
-        async with second.admin() as admin, first.admin() as primary:
-            await administration.hand_over(primary, *second.place, within_ms=5000)
-            await until(lambda: administration.is_primary(admin), within_s=30)
+        async with second.admin() as admin:
+            await ask(admin, "REPLICAOF", "NO", "ONE")
+            assert await administration.is_primary(admin)
         place = rendezvous.read(file := first._rendezvous / "admin.json")
         rendezvous.publish(file, rendezvous.Place(url="redis://127.0.0.1:1", secret=place.secret))
         assert not await replica.look()
