@@ -71,9 +71,13 @@ class SlurmTask(msgspec.Struct, frozen=True, kw_only=True):
         return self.state == "COMPLETING"
 
     @property
+    def alive(self) -> bool:
+        return self.waiting or self.working or self.ending
+
+    @property
     def failed(self) -> bool:
         """It ended otherwise than by draining or by being cancelled."""
-        return not (self.waiting or self.working or self.ending) and self.state not in {*ENDED_WELL, "CANCELLED"}
+        return not self.alive and self.state not in {*ENDED_WELL, "CANCELLED"}
 
     @property
     def end(self) -> str:
