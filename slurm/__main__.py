@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
 from collections import Counter
@@ -150,7 +151,7 @@ async def _end_watch(deployment: Deployment) -> None:
     try:
         async with places.lock(deployment).taken():
             await _cancel_chain(deployment)
-    except OSError as error:
+    except (OSError, ConfigurationError) as error:
         say(f"the lock of the supervisor cannot be written: {error}; end a `scale --watch` by hand yourself")
         await _cancel_chain(deployment)
 
@@ -165,10 +166,13 @@ async def _cancel(deployment: Deployment, given: argparse.Namespace) -> int:
     deployment = places.whole(deployment)
     if not given.names or WATCH in given.names:
         await _end_watch(deployment)
-    found = _tasks_named(deployment, await _alive(deployment), given.names)
+    there = await tasks(deployment)
+    found = _tasks_named(deployment, [task for task in there if task.alive], given.names)
     workers = [task.id for task in found if task.working and task.job in deployment.arrays]
     others = [task.id for task in found if task.id not in workers]
     if workers:
+        with contextlib.suppress(OSError, ConfigurationError):
+            places.note_killed(deployment, workers, [task.id for task in there])
         await commands.kill(workers)
     if others:
         await commands.cancel(others)  # Redis and the API close what they have open
@@ -177,7 +181,7 @@ async def _cancel(deployment: Deployment, given: argparse.Namespace) -> int:
 
 
 async def _alive(deployment: Deployment) -> list[SlurmTask]:
-    return [task for task in await tasks(deployment) if task.waiting or task.working or task.ending]
+    return [task for task in await tasks(deployment) if task.alive]
 
 
 def _chosen(deployment: Deployment, names: Sequence[str]) -> list[BatchScript]:

@@ -5,6 +5,8 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.schema import rendezvous
 from prorl_mq.schema.rendezvous import Place
@@ -58,8 +60,15 @@ def _publish_foreign(directory: Path, url: str) -> None:
 
 
 async def tasks(deployment: Deployment) -> list[SlurmTask]:
-    """Its tasks in Slurm, one that waits, runs or has ended."""
-    return await commands.tasks(name for script in scripts(deployment) for name in job_names(deployment, script.name))
+    """Its tasks in Slurm, one that waits, runs or has ended. Of those that `cancel` has killed Slurm calls some failed,
+    and an array whose tasks fail is asked for no more.
+    """
+    names = (name for script in scripts(deployment) for name in job_names(deployment, script.name))
+    killed = places.killed(deployment.shared)
+    return [
+        replace(task, state="CANCELLED") if task.failed and task.id in killed else task
+        for task in await commands.tasks(names)
+    ]
 
 
 @contextlib.asynccontextmanager

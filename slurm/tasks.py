@@ -10,8 +10,8 @@ FORMAT: Final = "%i|%j|%T|%N|%M|%L|%r"
 WAITING: Final = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "REQUEUE_FED"})
 # Reasons for which a task waits until somebody changes something: squeue's words of several releases.
 HELD: Final = re.compile(
-    r"held|hold|NeverSatisfied|BadConstraints|Partition(Time|Node)Limit|AssociationTimeLimit|Invalid(Account|QOS)"
-    r"|Max\w+PerJob|JobLaunchFailure",
+    r"JobHeld|JobHoldMaxRequeue|requeued[ _]held|held[ _]state|JobLaunchFailure|NeverSatisfied|BadConstraints"
+    r"|Partition(Time|Node)Limit|AssociationTimeLimit|Invalid(Account|QOS)|Max\w+PerJob",
     re.IGNORECASE,
 )
 WORKING: Final = frozenset({"RUNNING", "SIGNALING", "STAGE_OUT", "RESIZING"})
@@ -71,9 +71,13 @@ class SlurmTask(msgspec.Struct, frozen=True, kw_only=True):
         return self.state == "COMPLETING"
 
     @property
+    def alive(self) -> bool:
+        return self.waiting or self.working or self.ending
+
+    @property
     def failed(self) -> bool:
         """It ended otherwise than by draining or by being cancelled."""
-        return not (self.waiting or self.working or self.ending) and self.state not in {*ENDED_WELL, "CANCELLED"}
+        return not self.alive and self.state not in {*ENDED_WELL, "CANCELLED"}
 
     @property
     def end(self) -> str:

@@ -154,7 +154,7 @@ def _used(before: LastLook, tasks: Sequence[SlurmTask]) -> set[str]:
 
 
 def _ended(task: SlurmTask) -> bool:
-    return not (task.waiting or task.working or task.ending)
+    return not task.alive
 
 
 def _bad(state: str) -> bool:

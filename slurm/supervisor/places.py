@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,22 @@ def known(shared: str | Path) -> Deployment:
         return msgspec.json.decode(file.read_bytes(), type=Deployment)
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigurationError(f"{file} cannot be read: {error}; `prorl-slurm submit` writes it") from None
+
+
+def killed(shared: str | Path) -> frozenset[str]:
+    """Tasks that `cancel` has killed."""
+    try:
+        return frozenset(msgspec.json.decode((directory(shared) / "killed.json").read_bytes(), type=list[str]))
+    except (OSError, msgspec.MsgspecError):
+        return frozenset()
+
+
+def note_killed(deployment: Deployment, ids: Iterable[str], known: Iterable[str]) -> None:
+    """Adds tasks; of earlier ones those stay that Slurm still knows."""
+    place = node_state.private(directory(deployment.shared), os.getuid())
+    new = place / "killed.new"
+    new.write_bytes(msgspec.json.encode(sorted((killed(deployment.shared) & set(known)) | set(ids))))
+    new.replace(place / "killed.json")
 
 
 def whole(deployment: Deployment) -> Deployment:

@@ -225,6 +225,25 @@ def test_cancel_ends_all_that_is_alive(fake: Fake, prorl: Callable[..., tuple[in
     assert fake.argvs("scancel") == [["--signal=KILL", "--batch", "17_0"], ["17_0"], ["9", "17_1"]]
 
 
+@pytest.mark.parametrize("noted", [True, False])
+def test_what_cancel_has_killed_does_not_count_as_failed(
+    fake: Fake, prorl: Callable[..., tuple[int, str, str]], tmp_path: Path, noted: bool
+) -> None:
+    """Slurm calls such tasks failed where it hears of their end first. Of an array with three of them no more would be
+    asked for. The control has forgotten what was killed.
+    """
+    prorl("submit")
+    lines = [f"17_{place}|d.node|{{}}|n1|1:00|59:00|None\n" for place in range(3)]
+    fake.answers("squeue", "".join(lines).format("RUNNING", "RUNNING", "RUNNING"))
+    prorl("cancel", "node")
+    fake.answers("squeue", "".join(lines).format("FAILED", "FAILED", "FAILED"))
+    if not noted:
+        (tmp_path / "shared" / "watch" / "killed.json").unlink()
+    told = json.loads(prorl("status", "--json")[1])
+    assert {task["state"] for task in told["tasks"]} == {"CANCELLED" if noted else "FAILED"}
+    assert len(told["notes"]) == (0 if noted else 3)
+
+
 OUT_OF_THE_FILE = "7|d.watch|RUNNING|n1|1:00|59:00|None\n19_0|d.old|RUNNING|n1|1:00|59:00|None\n"
 
 

@@ -236,7 +236,15 @@ def test_the_reasons_of_slurm_are_told_apart() -> None:
         return task.held
 
     assert all(held(reason) for reason in HELD)
-    waits = ("None", "Dependency", "Priority", "Resources", "BeginTime", "QOSMaxCpuPerUserLimit", "ReqNodeNotAvail")
+    waits = (
+        "None",
+        "Dependency",
+        "Priority",
+        "Resources",
+        "BeginTime",
+        "QOSMaxCpuPerUserLimit",
+        "ReqNodeNotAvail, UnavailableNodes:threshold1",
+    )
     assert not any(held(reason) for reason in waits)
 
 
