@@ -28,6 +28,7 @@ from bench.gpu.script import Script
 from bench.gpu.service import Done, Service, service
 from bench.gpu.waves import waves
 from bench.redis_server import die_with_parent
+from prorl_mq.process.redis_server import stop
 from prorl_mq.schema.trajectory import Trajectory
 from workers.agent.loading import policy_renderer
 
@@ -50,12 +51,7 @@ def serving(given: argparse.Namespace, slots: int, log: Path) -> Iterator[str]:
         print(f"--- the server\n{log.read_text(errors='replace')[-3000:]}", file=sys.stderr, flush=True)
         raise
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop(process)
         process.stdout.close()
 
 
