@@ -200,9 +200,12 @@ class Proc:
         return 0
 
     def share_bytes(self, process: Process) -> int:
-        """Its memory with each shared page divided among those that share it; slower to learn than `memory_bytes`."""
+        """Its memory with each shared page divided among those that share it; slower to learn than `memory_bytes`. 0
+        for one that has ended since it was read.
+        """
         with contextlib.suppress(OSError, ValueError):
             for line in self.read(process.pid, "smaps_rollup").splitlines():
                 if line.startswith("Pss:"):
                     return int(line.split()[1]) * 1024
-        return process.memory_bytes
+        now = self.process(process.pid)
+        return now.memory_bytes if now is not None and now.born == process.born else 0

@@ -216,7 +216,7 @@ class Watchdog:
         used = sockets + sum(tables.values()) + sum(found.memory_bytes for found in living)
         if used <= self._memory_bytes:
             return used
-        shares = {found.pid: self._proc.share_bytes(found) + tables[found.pid] for found in living}
+        shares = {pid: share + tables[pid] for pid, share in self._shares(living).items()}
         used = sockets + sum(shares.values())
         groups: dict[int, list[Process]] = {}
         for found in living:
@@ -233,6 +233,13 @@ class Watchdog:
             self._kill(groups[group])
             used -= sizes[group]
         return used
+
+    def _shares(self, living: list[Process]) -> dict[int, int]:
+        """What each process takes: the smaller of two readings. Where some fork or end during one, those read before
+        them and those read behind them are each given the same pages.
+        """
+        readings = [{found.pid: self._proc.share_bytes(found) for found in living} for _ in range(2)]
+        return {pid: min(reading[pid] for reading in readings) for pid in readings[0]}
 
     def _check_disk(self) -> int:
         """Stops everything that runs when files take more than ever before and than the limit."""

@@ -198,3 +198,38 @@ def test_files_are_counted_below_directories_that_are_shut_in_one_another() -> N
                 modes.append(directory.stat().st_mode & 0o777)
                 directory.chmod(0o700)
         assert modes == [0, 0]
+
+
+class Shared(Proc):
+    """Processes that share 60 MiB, of which one ends or forks while the shares of the others are read."""
+
+    def __init__(self, *, ends: bool) -> None:
+        self.alive = 4 if ends else 1
+        self.change = -1 if ends else 1
+
+    def process(self, pid: int) -> Process | None:
+        return member(pid) if pid <= self.alive else None
+
+    def read(self, pid: int, name: str) -> str:
+        if pid > self.alive:
+            raise ProcessLookupError
+        share = (60 << 10) // self.alive
+        self.alive = min(4, max(0, self.alive + self.change))
+        return f"Pss: {share} kB\n"
+
+
+def member(pid: int) -> Process:
+    return Process(pid, 1, pid, "python3", dead=False, threads=1, memory_bytes=60 << 20, space_bytes=1, born=1)
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["end", "fork"])
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
+def test_pages_are_counted_once_though_processes_end_or_fork_meanwhile(disk: Disk, ends: bool, guarded: bool) -> None:
+    """The control takes one reading, and for a process that has ended what it had before."""
+    proc, living = Shared(ends=ends), [member(pid) for pid in (1, 2, 3, 4)]
+    if guarded:
+        disk.watchdog._proc = proc
+        assert sum(disk.watchdog._shares(living).values()) <= 64 << 20
+    else:
+        shares = [proc.share_bytes(each) if each.pid <= proc.alive else each.memory_bytes for each in living]
+        assert sum(shares) > 100 << 20

@@ -37,6 +37,10 @@ class Cluster:
         assert not (check and done.returncode), f"{argv}: {done.stderr}"
         return done.stdout
 
+    def said(self) -> str:
+        """The ends of its daemons' logs."""
+        return _ends(self.root / "log")
+
     def states(self, name: str) -> dict[str, str]:
         """Task → state, of all tasks of a job's name, ended ones too."""
         lines = self.run("squeue", "-h", "-r", "-t", "all", "-n", name, "-o", "%i %T").splitlines()
@@ -128,8 +132,7 @@ class Site:
         return self.cluster.processes(f"SLURM_JOB_NAME={self.job(name)}")
 
     def logs(self) -> str:
-        texts = [f"== {path.name}\n{path.read_text()[-1500:]}" for path in sorted((self.shared / "logs").iterdir())]
-        return "\n".join(texts)
+        return _ends(self.shared / "logs")
 
     def end(self) -> None:
         """Cancels the arrays, and waits until nothing of them runs and Slurm knows."""
@@ -170,6 +173,10 @@ class Site:
         return "\n".join(lines) + "\n"
 
 
+def _ends(directory: Path) -> str:
+    return "\n".join(f"== {path.name}\n{path.read_text()[-1500:]}" for path in sorted(directory.iterdir()))
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
@@ -180,6 +187,11 @@ def _toml(value: Any) -> str:
 def served(site: Site) -> Iterator[Site]:
     """A site whose Redis and API are up."""
     site.prorl("submit", "redis", "api")
-    site.cluster.until(site.file("trainer").exists, f"no API\n{site.logs()}")
+    try:
+        site.cluster.until(site.file("trainer").exists, "no API")
+    except AssertionError as error:
+        queue = site.cluster.run("squeue", "-t", "all", "-o", "%i %j %T %r %N", check=False)
+        nodes = site.cluster.run("sinfo", "-N", "-o", "%N %T %E", check=False)
+        raise AssertionError(f"{error}\n{queue}\n{nodes}\n{site.logs()}\n{site.cluster.said()}") from None
     assert rendezvous.read(site.file("worker")).url.startswith("rediss://")
     yield site
