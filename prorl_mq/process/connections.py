@@ -5,11 +5,14 @@ a process, and nobody else is answered any more. And it takes connections as lon
 """
 
 import asyncio
+import contextlib
 import resource
+import signal
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
+import uvicorn
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -192,3 +195,17 @@ class TimedProtocol(HttpToolsProtocol):
         if self.flow.read_paused:
             self._body_since, self._body_bytes = now, 0
         return self._body_bytes >= (now - self._body_since) * self.SLOWEST
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that ends with code 0 where a signal has asked it to, once what is under way was answered."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Unlike uvicorn's own, does not raise the signal again."""
+        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
