@@ -82,6 +82,14 @@ class TimedProtocol(HttpToolsProtocol):
         self._owner: Hashable = None
         self._give: Callable[[], None] | None = None
         self._lost = False
+        self._ending: asyncio.Future[None] | None = None
+
+    def ending(self) -> asyncio.Future[None]:
+        """Of the request that it serves: done when the connection ends, and cancelled by who asked."""
+        self._ending = self.loop.create_future()
+        if self._lost:
+            self._ending.set_result(None)
+        return self._ending
 
     def belong(self, owner: Hashable, take: Callable[[], None], give: Callable[[], None]) -> None:
         """Counts it among an owner's in place of the one before, until it ends. Raises what `take` does: it is a
@@ -123,6 +131,8 @@ class TimedProtocol(HttpToolsProtocol):
         self._enter("")
         self._strangers.pop(self, None)
         self._lost = True  # a request of it may begin only now
+        if self._ending is not None and not self._ending.done():
+            self._ending.set_result(None)
         self._release()
         super().connection_lost(exc)
 
