@@ -154,7 +154,7 @@ class IPythonCells:
 
 
 def _values(images: Images) -> Any:
-    """The class of the hook that shows what a cell's last line is."""
+    """The class of the hook that shows the value of a cell's last line."""
     from IPython.core.displayhook import DisplayHook
 
     class Values(DisplayHook):  # type: ignore[misc]
@@ -193,7 +193,7 @@ def _is_repr(formatter: Any, kind: type) -> bool:
 
 
 def transformers() -> Any:
-    """What makes Python of a cell. IPython's own splits each cell into tokens, in Python."""
+    """Makes Python of a cell, as IPython does, which splits each cell into tokens, in Python."""
     import re
 
     from IPython.core.inputtransformer2 import TransformerManager
