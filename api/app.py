@@ -1,7 +1,7 @@
 """The Starlette application: operations become routes, faults become problem documents."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from api import openapi, problems
 from api.config import ApiSettings
@@ -58,12 +59,23 @@ def create_app(settings: ApiSettings, *, maintained: bool = True, tracing: Traci
 
 def _route(path: str, operations: Sequence[Operation]) -> Route:
     by_method = {each.method: each for each in operations}
-    return Route(path, _endpoint(by_method), methods=list(by_method))
+    return Route(path, Endpoint(by_method), methods=list(by_method))
 
 
-def _endpoint(by_method: dict[str, Operation]) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        operation = by_method["GET" if request.method == "HEAD" else request.method]
+class Endpoint:
+    """The operations of one path, as an application: of a function Starlette makes one whose three further coroutines
+    and second handling of faults a request that waits would hold, too.
+    """
+
+    def __init__(self, by_method: Mapping[str, Operation]) -> None:
+        self._by_method = by_method
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        operation = self._by_method["GET" if request.method == "HEAD" else request.method]
         if operation.public:
             return await operation.answer(request)
         service = service_of(request)
@@ -80,8 +92,6 @@ def _endpoint(by_method: dict[str, Operation]) -> Callable[[Request], Awaitable[
                 if run and (moved := await moving.where(service.store, run_ref(caller.tenant, run))) is not None:
                     raise moved from None
                 raise
-
-    return endpoint
 
 
 def _version() -> str:

@@ -27,7 +27,7 @@ class Callers:
         self.readers: Mapping[str, bytes] = settings.readers
         self.backends = settings.backends
         self.fault = ""
-        self.waiting: dict[asyncio.Task[None], TenantId] = {}  # each ends if its tenant has other tokens
+        self.waiting: dict[asyncio.Future[None], TenantId] = {}  # each ends if its tenant has other tokens
         self._path = settings.tokens_file
         self._compat = settings.compat is not None
         self._stamp: Stamp | None = None  # of the file that was read last; None: of none yet
@@ -52,9 +52,9 @@ class Callers:
 
     def _end(self, tokens: Mapping[str, bytes], readers: Mapping[str, bytes]) -> None:
         """Of a tenant whose tokens are others now, what waits: a caller that still has one comes again."""
-        for task, tenant in tuple(self.waiting.items()):
+        for waiting, tenant in tuple(self.waiting.items()):
             if (tokens.get(tenant), readers.get(tenant)) != (self.tokens.get(tenant), self.readers.get(tenant)):
-                task.cancel()
+                waiting.cancel()
 
     def _look(self, path: Path) -> bool:
         """True if something else holds now. A file is read once it is the same as at the look before: an editor that

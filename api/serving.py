@@ -20,8 +20,7 @@ from api.service import Service
 from api.tokens import own_token
 from prorl_mq import local_token
 from prorl_mq.errors import ConfigurationError, ServerUnfit
-from prorl_mq.process.connections import TimedProtocol, raise_file_limit
-from prorl_mq.process.draining import DrainingServer
+from prorl_mq.process.connections import DrainingServer, TimedProtocol, raise_file_limit
 from prorl_mq.process.tracing import from_environment
 from prorl_mq.rules import reach
 from prorl_mq.schema.ids import DEFAULT_TENANT

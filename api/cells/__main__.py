@@ -11,8 +11,7 @@ import uvloop
 from api.cells.app import create_app
 from api.cells.cell import Cell, load
 from prorl_mq.errors import ConfigurationError
-from prorl_mq.process.connections import TimedProtocol, raise_file_limit
-from prorl_mq.process.draining import DrainingServer
+from prorl_mq.process.connections import DrainingServer, TimedProtocol, raise_file_limit
 
 DRAIN_S = 20  # how long answers under way may take after SIGTERM
 

@@ -85,7 +85,7 @@ async def collect_results(
         found, after = await results.page(service.store, run, after=after, limit=limit)
     else:
         holding = holding_of(request)
-        with Leaving(request.receive, service.callers, tenant) as gone:
+        with Leaving(request.scope, request.receive, service.callers, tenant) as gone:
             found, after = await service.new_results.collect(
                 run, after=after, wait_s=wait, limit=limit, gone=gone,
                 waits=lambda: holding.exchange(service.requests, service.polls),

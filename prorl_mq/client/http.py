@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from http.client import responses
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -12,8 +13,10 @@ import msgspec
 from yarl import URL
 
 from prorl_mq import local_token
+from prorl_mq.client.posts import CONNECT_S, Posts
 from prorl_mq.client.transport import Closed, ClosedBatch, ClosedGroup, Unreachable
 from prorl_mq.errors import ServiceError
+from prorl_mq.process.http_connection import BrokenAnswer, ConnectionDropped, HttpAnswer
 from prorl_mq.schema import rendezvous
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, ForkOrder, GroupRecord, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
@@ -25,7 +28,6 @@ from prorl_mq.schema.turns import LoggedTurns
 
 T = TypeVar("T")
 ANSWER_S: Final = 60.0
-CONNECT_S: Final = 5.0
 AT_ONCE_BYTES: Final = 1 << 20  # of a body that is sent in one piece
 LONGEST_WAIT_S: Final = 60.0  # as the service allows
 AGAIN: Final = frozenset({429, 502, 503, 504})
@@ -57,7 +59,7 @@ class _Backend(msgspec.Struct, frozen=True):
 
 
 class HttpDoor:
-    """One connection pool to the API. `uds` reaches one that listens on a Unix socket.
+    """Connections to the API. `uds` reaches one that listens on a Unix socket.
 
     In place of an address, `url` may be the path of a rendezvous file: it is read again when nobody answers.
     """
@@ -70,7 +72,8 @@ class HttpDoor:
         self._own = token is None and uds is None and self._file is None  # of this machine: its token can be found
         self._uds = uds
         self._http: aiohttp.ClientSession | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # that the session belongs to
+        self._posts = Posts(uds)
+        self._loop: asyncio.AbstractEventLoop | None = None  # that the session and the connections belong to
 
     async def submit(self, batch: BatchRequest) -> BatchAccepted:
         return await self._ask("POST", "/v1/batches", BatchAccepted, body=batch)
@@ -145,6 +148,7 @@ class HttpDoor:
 
     async def aclose(self) -> None:
         if self._http is not None:
+            await self._posts.aclose()
             await self._http.close()
             self._http = None
 
@@ -156,6 +160,7 @@ class HttpDoor:
             near = self._uds is not None or local_token.is_loopback(urlsplit(self.url).hostname or "")
             cookies = aiohttp.DummyCookieJar()
             self._loop = loop
+            self._posts = Posts(self._uds)
             self._http = aiohttp.ClientSession(connector=connector, cookie_jar=cookies, trust_env=not near)
         return self._http
 
@@ -184,21 +189,16 @@ class HttpDoor:
         self._find()
         if self._own and self._token is None:
             self._token = local_token.found(self.url)
-        headers = {"Accept": "application/msgpack"}
-        headers |= {} if body is None else {"Content-Type": "application/json"}
-        headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        url = URL(f"{self.url}{path}?{urlencode(query)}" if query else self.url + path, encoded=True)
+        content = None if body is None else msgspec.json.encode(body)
+        target = self.url + path
+        session = self._session()
         try:
-            async with self._session().request(
-                method,
-                url,
-                data=None if body is None else _content(msgspec.json.encode(body)),
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=answer_s),
-                allow_redirects=False,
-            ) as answer:
-                content = await answer.read()
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            answer = None
+            if method == "POST" and len(content or b"") <= AT_ONCE_BYTES:
+                answer = await self._posts.post(target, content or b"", token=self._token, answer_s=answer_s)
+            if answer is None:
+                answer = await self._general(session, method, target, content, query=query, answer_s=answer_s)
+        except (TimeoutError, aiohttp.ClientError, OSError, ConnectionDropped, BrokenAnswer) as error:
             self._found = self._file is None
             said = str(error) or type(error).__name__
             raise Unreachable(f"{self.url} does not answer ({said}): is it running?") from None
@@ -206,14 +206,37 @@ class HttpDoor:
             if (found := local_token.found(self.url)) not in {None, self._token}:  # the service has started again
                 self._token = found
                 return await self._ask(method, path, kind, body=body, query=query, answer_s=answer_s)
-            if local_token.is_loopback(url.host or ""):
-                raise _fault(answer, content, f"; {local_token.place().absolute()} {_LACKING}")
+            if local_token.is_loopback(urlsplit(self.url).hostname or ""):
+                raise _fault(answer, f"; {local_token.place().absolute()} {_LACKING}")
         if answer.status // 100 != 2:
-            raise _fault(answer, content)
+            raise _fault(answer)
         try:
-            return msgspec.msgpack.decode(content, type=kind)
+            return msgspec.msgpack.decode(answer.body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ServiceError(f"{method} {path}: {self.url} answered something else: {error}") from None
+
+    async def _general(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        target: str,
+        content: bytes | None,
+        *,
+        query: Mapping[str, str] | None,
+        answer_s: float,
+    ) -> HttpAnswer:
+        headers = {"Accept": "application/msgpack"}
+        headers |= {} if content is None else {"Content-Type": "application/json"}
+        headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        async with session.request(
+            method,
+            URL(f"{target}?{urlencode(query)}" if query else target, encoded=True),
+            data=None if content is None else _content(content),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=answer_s),
+            allow_redirects=False,
+        ) as answer:
+            return HttpAnswer(answer.status, await answer.read(), answer.headers.get("Retry-After", ""))
 
 
 def _content(body: bytes) -> bytes | BytesIO:
@@ -227,13 +250,13 @@ def _closed(entry: _Entry) -> Closed | None:
     return ClosedGroup(entry.cursor, entry.group) if entry.group is not None else None
 
 
-def _fault(answer: aiohttp.ClientResponse, content: bytes, more: str = "") -> ServiceError:
-    detail = f"{answer.status} {answer.reason}"
+def _fault(answer: HttpAnswer, more: str = "") -> ServiceError:
+    detail = f"{answer.status} {responses.get(answer.status, '')}"
     try:
-        detail = str(msgspec.json.decode(content)["detail"])
+        detail = str(msgspec.json.decode(answer.body)["detail"])
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
-        detail = f"{detail}: {content[:200].decode(errors='replace')}"
+        detail = f"{detail}: {answer.body[:200].decode(errors='replace')}"
     if answer.status not in AGAIN:
         return ServiceError(detail + more, status=answer.status)
-    said = answer.headers.get("Retry-After", "")
+    said = answer.retry_after
     return Unreachable(detail, status=answer.status, retry_after_s=float(said) if said.isdigit() else None)

@@ -4,6 +4,7 @@ The iterators leave the second one out, and it is acknowledged with the first: n
 """
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Final
 
 REMEMBERED: Final = 65_536  # acknowledged cursors
@@ -27,12 +28,14 @@ class Repeats:
 
     def with_repeats(self, run_id: str, cursors: Sequence[str]) -> list[str]:
         """Those, and all that came again for them."""
+        if not self._again:
+            return list(cursors)
         return [*cursors, *(again for cursor in cursors for again in self._again.get((run_id, cursor), ()))]
 
     def acknowledged(self, run_id: str, cursors: Sequence[str]) -> None:
         """The service has deleted them."""
-        done = set(cursors)
-        self._acknowledged |= dict.fromkeys((run_id, cursor) for cursor in cursors)
+        self._acknowledged |= dict.fromkeys(zip(repeat(run_id), cursors))
+        done = set(cursors) if self._again else ()
         for key in [key for key in self._again if key[0] == run_id]:
             self._again[key] = [cursor for cursor in self._again[key] if cursor not in done]
             if not self._again[key]:

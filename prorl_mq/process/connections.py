@@ -5,11 +5,14 @@ a process, and nobody else is answered any more. And it takes connections as lon
 """
 
 import asyncio
+import contextlib
 import resource
+import signal
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
+import uvicorn
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -79,6 +82,14 @@ class TimedProtocol(HttpToolsProtocol):
         self._owner: Hashable = None
         self._give: Callable[[], None] | None = None
         self._lost = False
+        self._ending: asyncio.Future[None] | None = None
+
+    def ending(self) -> asyncio.Future[None]:
+        """Of the request that it serves: done when the connection ends, and cancelled by who asked."""
+        self._ending = self.loop.create_future()
+        if self._lost:
+            self._ending.set_result(None)
+        return self._ending
 
     def belong(self, owner: Hashable, take: Callable[[], None], give: Callable[[], None]) -> None:
         """Counts it among an owner's in place of the one before, until it ends. Raises what `take` does: it is a
@@ -120,6 +131,8 @@ class TimedProtocol(HttpToolsProtocol):
         self._enter("")
         self._strangers.pop(self, None)
         self._lost = True  # a request of it may begin only now
+        if self._ending is not None and not self._ending.done():
+            self._ending.set_result(None)
         self._release()
         super().connection_lost(exc)
 
@@ -192,3 +205,17 @@ class TimedProtocol(HttpToolsProtocol):
         if self.flow.read_paused:
             self._body_since, self._body_bytes = now, 0
         return self._body_bytes >= (now - self._body_since) * self.SLOWEST
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that ends with code 0 where a signal has asked it to, once what is under way was answered."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Unlike uvicorn's own, does not raise the signal again."""
+        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)

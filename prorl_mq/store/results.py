@@ -18,9 +18,10 @@ from prorl_mq.schema.messages import GroupRecord
 from prorl_mq.schema.status import BatchReport
 from prorl_mq.store.core import USAGE, USERS, Repeat
 from prorl_mq.store.server.acl import trainer_of
-from prorl_mq.store.store import BATCH, Store, batched
+from prorl_mq.store.store import Store, batched
 
 _CURSOR = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
+ACKS_AT_ONCE: Final = 128  # results that one script deletes
 BLOBS_AT_ONCE: Final = 1_000  # that one script deletes: a few milliseconds of Redis
 RESULTS = frozenset({RESULT_FIELD, REPORT_FIELD})
 UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"  # stands where a name is not UTF-8
@@ -102,7 +103,7 @@ async def acknowledge(store: Store, run: RunRef, cursors: Sequence[str]) -> int:
     acked = 0
     for cursor in cursors:
         valid(cursor)
-    for chunk in batched(cursors, BATCH):
+    for chunk in batched(cursors, ACKS_AT_ONCE):
         there = await _there(store, run, chunk)
         await drop_answers(store, run, [entry.decode() for entry, fields in there if fields[0] == ANSWER_FIELD])
         items = [_ack(store, run, _result(*row)) for row in there if row[1][0] in RESULTS]

@@ -24,6 +24,9 @@ from sandbox.server.images import ENDINGS, Images
 LENGTH = struct.Struct("!I")
 CHECKPOINT: dict[str, str | bytes] = {}  # modules of checkpoints, as text or as code: most processes never need them
 SHOWN = ["text/plain", *ENDINGS]
+# A line that IPython changes by its tokens has a mark at its front, is assigned from one, or ends with a question.
+MARKED = r"(?s)\s*[!?%,;/]|.*(?:=\s*[!%]|\?\s*\Z)"
+SCALARS = (int, float, str)  # that IPython writes as they are
 NO_INPUT = "input() cannot be answered in a cell: nobody is there to type. Put the value into the code."
 
 
@@ -99,30 +102,9 @@ class IPythonCells:
     """IPython's own shell: magics, `!commands`, top-level await, its tracebacks without colour."""
 
     def __init__(self, images: Images) -> None:
-        from IPython.core.displayhook import DisplayHook
         from IPython.core.displaypub import DisplayPublisher
         from IPython.core.interactiveshell import InteractiveShell
         from traitlets.config import Config  # type: ignore[import-not-found,unused-ignore]
-
-        class Values(DisplayHook):  # type: ignore[misc]
-            """Prints a value without the `Out[n]:` before it, and asks only for the formats that are shown."""
-
-            def quiet(self) -> bool:
-                last = self.shell.history_manager.input_hist_parsed[-1:]
-                return any(";" in cell for cell in last) and bool(super().quiet())
-
-            def compute_format_data(self, result: Any) -> Any:
-                return self.shell.display_formatter.format(result, include=SHOWN)
-
-            def write_output_prompt(self) -> None:
-                pass
-
-            def write_format_data(self, format_dict: dict[str, Any], md_dict: Any = None) -> None:
-                line = images.show(format_dict)
-                if line is None:
-                    super().write_format_data(format_dict, md_dict)
-                else:
-                    print(line)
 
         class Displays(DisplayPublisher):  # type: ignore[misc]
             """Prints what `display` is given."""
@@ -135,11 +117,16 @@ class IPythonCells:
                     print(line)
 
         class Cells(InteractiveShell):  # type: ignore[misc]
-            displayhook_class = Values
+            displayhook_class = _values(images)
             display_pub_class = Displays
 
             def enable_gui(self, gui: Any = None) -> None:
                 """There is none, and `%matplotlib inline` asks for none."""
+
+            def should_run_async(self, raw_cell: str, **about: Any) -> bool:
+                """Does not compile a cell to learn that nothing in it is awaited."""
+                cell = about.get("transformed_cell") or raw_cell
+                return ("await" in cell or "async" in cell) and bool(super().should_run_async(raw_cell, **about))
 
             def ask_exit(self) -> None:
                 os._exit(0)
@@ -148,7 +135,7 @@ class IPythonCells:
         config.HistoryManager.enabled = False
         config.InteractiveShell.colors = "nocolor" if _ipython_major() >= 9 else "NoColor"
         config.InteractiveShell.ast_node_interactivity = "last_expr"
-        self._shell = Cells.instance(config=config)
+        self._shell = Cells.instance(config=config, input_transformer_manager=transformers())
         self._shell.system = self._shell.system_raw
         self._shell.display_formatter.active_types = SHOWN
         self.names: dict[str, Any] = self._shell.user_ns
@@ -164,6 +151,64 @@ class IPythonCells:
 
     def run(self, code: str) -> bool:
         return bool(self._shell.run_cell(code, store_history=True).success)
+
+
+def _values(images: Images) -> Any:
+    """The class of the hook that shows the value of a cell's last line."""
+    from IPython.core.displayhook import DisplayHook
+
+    class Values(DisplayHook):  # type: ignore[misc]
+        """Prints a value without the `Out[n]:` before it, and asks only for the formats that are shown."""
+
+        def quiet(self) -> bool:
+            last = self.shell.history_manager.input_hist_parsed[-1:]
+            return any(";" in cell for cell in last) and bool(super().quiet())
+
+        def compute_format_data(self, result: Any) -> Any:
+            formatter = self.shell.display_formatter
+            if _is_repr(formatter, type(result)):
+                return {"text/plain": repr(result)}, {}
+            return formatter.format(result, include=SHOWN)
+
+        def write_output_prompt(self) -> None:
+            pass
+
+        def write_format_data(self, format_dict: dict[str, Any], md_dict: Any = None) -> None:
+            line = images.show(format_dict)
+            if line is None:
+                super().write_format_data(format_dict, md_dict)
+            else:
+                print(line)
+
+    return Values
+
+
+def _is_repr(formatter: Any, kind: type) -> bool:
+    """True for a kind of value that IPython shows by its `repr`, as nobody has asked for another way."""
+    if kind not in SCALARS or formatter.ipython_display_formatter.type_printers:
+        return False
+    from IPython.lib.pretty import _repr_pprint
+
+    return {each.type_printers.get(kind) for each in formatter.formatters.values()} <= {None, _repr_pprint}
+
+
+def transformers() -> Any:
+    """Makes Python of a cell, as IPython does, which splits each cell into tokens, in Python."""
+    import re
+
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    marked = re.compile(MARKED).match
+
+    class Transformers(TransformerManager):  # type: ignore[misc]
+        def do_token_transforms(self, lines: list[str]) -> list[str]:
+            if len(self.token_transformers) == own and not any(map(marked, lines)):
+                return lines
+            return super().do_token_transforms(lines)  # type: ignore[no-any-return]
+
+    made = Transformers()
+    own = len(made.token_transformers)
+    return made
 
 
 class InlineFigures:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from workers.inference.connection import BrokenAnswer
+from prorl_mq.process.http_connection import BrokenAnswer
 
 END: Final = b"[DONE]"  # OpenAI's and SGLang's last event, which has no data
 _MAX_EVENT_BYTES: Final = 64 << 20

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from prorl_mq.errors import AddressRefused
 from prorl_mq.process import tracing
 from prorl_mq.process.backend_keys import BackendKeys
+from prorl_mq.process.http_connection import BrokenAnswer, Connection, ConnectionDropped, HttpAnswer
 from prorl_mq.rules.reach import Reach
-from workers.inference.connection import BrokenAnswer, Connection, ConnectionDropped, HttpAnswer
 from workers.inference.event_stream import EventReader
 from workers.inference.protocol import InferenceError
 

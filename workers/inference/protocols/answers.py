@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import msgspec
 
+from prorl_mq.process.http_connection import HttpAnswer
 from prorl_mq.schema.turns import CompletionSpan
-from workers.inference.connection import HttpAnswer
 from workers.inference.protocol import BackendRefused, ContextFull, InferenceError, MalformedAnswer
 
 MAX_TOKEN_ID = (1 << 31) - 1

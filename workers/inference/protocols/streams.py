@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
+from prorl_mq.process.http_connection import HttpAnswer
 from workers.inference.arrived import CallTokens, TokensLost
-from workers.inference.connection import HttpAnswer
 from workers.inference.protocol import InferenceError
 from workers.inference.request import GenerateRequest
 from workers.inference.transport import Heard, HttpTransport

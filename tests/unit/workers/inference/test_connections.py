@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
+from prorl_mq.process.http_connection import Connection, HttpAnswer
 from prorl_mq.testing.fake_backend import FakeBackend
 from prorl_mq.testing.wire import FakeFault
 from tests.unit.workers.inference.conftest import PROMPT, cancelled, info, policy_over, request
 from workers.inference.assignment import FixedAssigner
 from workers.inference.clients import InferenceClients
-from workers.inference.connection import Connection, HttpAnswer
 from workers.inference.protocol import InferenceError
 from workers.inference.transport import HttpTransport, Stale, normalise
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from prorl_mq.process.http_connection import BrokenAnswer
 from workers.inference import event_stream
-from workers.inference.connection import BrokenAnswer
 from workers.inference.event_stream import EventReader
 
 STREAM = b"data: a\n\ndata:b\r\n: c\nevent: x\ndata: \ndata: [DONE]\ndata:" + b"long " * 20 + b"\ndata: not over"

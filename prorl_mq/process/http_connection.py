@@ -1,4 +1,4 @@
-"""One keep-alive HTTP/1.1 connection to a backend.
+"""One keep-alive HTTP/1.1 connection, to a backend or from a trainer to the service.
 
 A general HTTP client costs more CPU per call than the rest of our path together, and hides which part of an exchange
 was reached when a connection drops. This one knows: it tells a drop before the first answered byte from a drop within
@@ -22,10 +22,11 @@ _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}(?=[\t ]*(?:;|\Z))")  # a negative 
 
 
 class HttpAnswer(NamedTuple):
-    """Status and body of one exchange."""
+    """Status and body of one exchange, and what the header Retry-After says."""
 
     status: int
     body: bytes
+    retry_after: str = ""
 
 
 class ConnectionDropped(Exception):
@@ -51,6 +52,7 @@ class _Head(NamedTuple):
     chunked: bool
     keep: bool
     events: bool  # a stream of events
+    retry_after: str
 
 
 def _parse_head(data: bytearray, end: int) -> _Head:
@@ -60,7 +62,7 @@ def _parse_head(data: bytearray, end: int) -> _Head:
     if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit():
         raise BrokenAnswer(f"no HTTP/1.1 status line: {lines[0][:80]!r}")
     status, length, chunked, keep = int(parts[1]), None, False, parts[0] == b"HTTP/1.1"
-    events = False
+    events, retry_after = False, ""
     for line in lines[1:]:
         name, _, value = line.partition(b":")
         match name.lower():
@@ -74,12 +76,14 @@ def _parse_head(data: bytearray, end: int) -> _Head:
                 keep = b"close" not in value.lower()
             case b"content-type":
                 events = b"text/event-stream" in value.lower()
+            case b"retry-after":
+                retry_after = value.strip().decode("latin-1")
             case _:
                 pass
     if status in {204, 304}:
         length, chunked = 0, False
     keep = keep and (chunked or length is not None)
-    return _Head(status, end + 4, None if chunked else length, chunked, keep, events)
+    return _Head(status, end + 4, None if chunked else length, chunked, keep, events, retry_after)
 
 
 def _take_chunks(data: bytearray) -> tuple[bytes, bool]:
@@ -120,8 +124,8 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[HttpAnswer] | None = None
 
     @classmethod
-    async def open(cls, address: str, reach: Reach | None = None) -> "Connection":
-        """Connects to `http://host:port` or `https://...`. Raises `OSError`.
+    async def open(cls, address: str, reach: Reach | None = None, *, uds: str | None = None) -> "Connection":
+        """Connects to `http://host:port` or `https://...`, or to a Unix socket in its place. Raises `OSError`.
 
         With a reach, to an address behind the host, all of which were judged just now: `AddressRefused`.
         """
@@ -130,6 +134,9 @@ class Connection(asyncio.Protocol):
         secure = url.scheme == "https"
         port = url.port or (443 if secure else 80)
         loop = asyncio.get_running_loop()
+        if uds is not None:
+            _, connection = await loop.create_unix_connection(lambda: cls(address), uds)
+            return connection
         context = ssl.create_default_context() if secure else None
         if reach is None:
             _, connection = await loop.create_connection(lambda: cls(address), url.hostname, port, ssl=context)
@@ -224,7 +231,7 @@ class Connection(asyncio.Protocol):
     def _read_body(self, head: _Head) -> None:
         if self._streams(head):
             self._pass_on(head)
-        elif head.status != 200 and len(self._data) - head.body_at > MAX_ERROR_BYTES:
+        elif head.status // 100 != 2 and len(self._data) - head.body_at > MAX_ERROR_BYTES:
             self._deliver(bytes(memoryview(self._data)[head.body_at : head.body_at + MAX_ERROR_BYTES]))
             self.abort()
         elif head.chunked:
@@ -280,7 +287,7 @@ class Connection(asyncio.Protocol):
         if not head.keep:
             self.abort()
         if waiter is not None and not waiter.done():
-            waiter.set_result(HttpAnswer(head.status, body))
+            waiter.set_result(HttpAnswer(head.status, body, head.retry_after))
 
     def _fail(self, error: Exception) -> None:
         if self._waiter is not None and not self._waiter.done():
