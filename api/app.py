@@ -59,10 +59,10 @@ def create_app(settings: ApiSettings, *, maintained: bool = True, tracing: Traci
 
 def _route(path: str, operations: Sequence[Operation]) -> Route:
     by_method = {each.method: each for each in operations}
-    return Route(path, Endpoint(by_method), methods=list(by_method))
+    return Route(path, PathOperations(by_method), methods=list(by_method))
 
 
-class Endpoint:
+class PathOperations:
     """The operations of one path, as an application: of a function Starlette makes one whose three further coroutines
     and second handling of faults a request that waits would hold, too.
     """
