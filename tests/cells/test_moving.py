@@ -13,6 +13,7 @@ import pytest
 from api.cells.cell import Cell
 from api.cells.directory import Directory
 from api.cells.moving import Mover
+from api.cells.places import RunPlaces
 from api.problems import Problem
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.schema.ids import RunRef
@@ -155,16 +156,15 @@ async def test_of_two_that_move_a_run_at_once_the_later_one_finds_it_there(
             await cell.open()
             stack.push_async_callback(cell.close)
         late, early = Mover(Directory(cells), "r", {}), Mover(Directory(cells), "r", {})
-        begun = late._begun
+        looked = late._looked
 
-        async def overtaken(to: Cell) -> tuple[Cell | None, str]:
-            monkeypatch.setattr(late, "_begun", begun)
-            found = await begun(to)
-            await late._directory.holder("r", {})
-            assert (await early.move(to, within_s=20))["state"] == "moved"
+        async def overtaken() -> RunPlaces:
+            monkeypatch.setattr(late, "_looked", looked)
+            found = await looked()
+            assert (await early.move(cells[1], within_s=20))["state"] == "moved"
             return found
 
-        monkeypatch.setattr(late, "_begun", overtaken)
+        monkeypatch.setattr(late, "_looked", overtaken)
         if again:
             assert (await late.move(cells[1], within_s=20))["state"] == "there"
         else:
@@ -196,7 +196,8 @@ async def test_a_move_that_ends_at_any_step_is_finished_by_the_next(here: Town, 
         assert page["after"] is None
 
     async def write(after: str | None) -> None:
-        body = msgspec.msgpack.encode({"mover": "dead", "id": left["id"], "page": {**page, "after": after}})
+        sent = {"mover": "dead", "id": left["id"], "page": {**page, "after": after}, "first": after is not None}
+        body = msgspec.msgpack.encode(sent)
         async with httpx.AsyncClient(timeout=60) as client:
             answer = await client.post(f"{b}/v1/runs/r/arrival/page", content=body)
         assert answer.json()["state"] == ("opened" if after is None else "written"), answer.text
