@@ -240,20 +240,3 @@ async def test_what_comes_late_to_the_old_cell_is_refused(here: Town, fenced: bo
     async with httpx.AsyncClient(timeout=60) as client:
         late = await client.post(f"{here.urls['a']}/v1/batches", json=batch(run="r", name="late"))
     assert late.status_code == (421 if fenced else 202), (late.text, left)
-
-
-async def test_until_it_has_arrived_the_old_cell_says_of_nothing_that_it_is_done(here: Town) -> None:
-    """An acknowledgement that was answered there would be lost."""
-    await fill(here)
-    await sent(here.urls["b"], "PUT", "/arrival", json={"cell": "a", "mover": "m"})
-    await sent(here.urls["a"], "PUT", "/departure", json={"cell": "b"})
-    for method, path, body in (
-        ("GET", "/results", None),
-        ("GET", "/groups", None),
-        ("GET", "", None),
-        ("POST", "/ack", {"cursors": ["1-1"]}),
-        ("POST", "/resume", None),
-        ("POST", "/cancel", None),
-    ):
-        assert (await sent(here.urls["a"], method, path, 421, json=body))["cell"] == "b", path
-        await sent(here.urls["b"], method, path, 503, json=body)
