@@ -32,6 +32,8 @@ async def test_only_the_departure_that_it_has_left_by_gets_what_it_held(queue: Q
     assert (said, msgspec.msgpack.decode(facts)["unacked"]) == ("given", "1")
     assert (await moving.whereabouts(queue.store, RUN)).given
     assert await queue.store.give(RUN, "other") == ("gone", b"")
+    assert await moving.clear(queue.store, RUN, departure) == "vacated"
+    assert await queue.store.give(RUN, departure) == ("gone", b"")
 
 
 async def test_a_run_on_its_way_back_is_given_nowhere_until_that_has_ended(queue: Queue) -> None:

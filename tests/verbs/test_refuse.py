@@ -60,3 +60,18 @@ async def test_a_run_that_has_come_is_not_refused(queue: Queue) -> None:
     await moving.depart(there.store, RUN, "c")
     assert await moving.refuse(there.store, RUN, departure, "m2", "a") == "here"
     assert await moving.refuse(there.store, RUN, "another", "m2", "a") == "left"
+
+
+async def test_who_refuses_it_removes_nothing_of_a_move_that_has_begun_since(queue: Queue) -> None:
+    await published(queue)
+    there = await other(queue)
+    await there.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    assert await there.store.refuse(RUN, "1", [], mover="m2", cell="a") == "refused"
+    await there.store.arrive(RUN, "begin", mover=MOVER, cell="a")
+    departure = await departed(queue)
+    page = await pages.page(queue.store, RUN, departure, "")
+    more = pages.RunPage(page.writes, "more", page.namespace)
+    assert await moving.take(there.store, RUN, MOVER, departure, more, first=True) == ("written", "")
+    run = there.keys.run(RUN)
+    assert await there.store.refuse(RUN, "1", [run], mover="m2", cell="a") == "stale"
+    assert await there.command("EXISTS", run) == 1

@@ -83,6 +83,15 @@ async def test_a_run_that_the_other_cell_may_have_opened_stays_away(queue: Queue
     assert await queue.store.restore(RUN, departure, "sure") == "gone"
 
 
+async def test_a_run_comes_back_by_its_own_departure_alone(queue: Queue) -> None:
+    await published(queue)
+    departure = await departed(queue)
+    assert await queue.store.restore(RUN, "another", "ask") == "gone"
+    assert (await moving.whereabouts(queue.store, RUN)).state == "left"
+    assert await queue.store.restore(RUN, departure, "ask") == "restored"
+    assert await queue.store.restore(RUN, departure, "ask") == "gone"
+
+
 @pytest.mark.parametrize("refused", [True, False])
 async def test_a_mover_that_has_all_of_it_opens_it_no_more(queue: Queue, *, refused: bool) -> None:
     """The control: where the other cell does not refuse it, the run is in two cells."""
