@@ -82,7 +82,7 @@ class Mover:
             await self._surely_refused(source, to, place, lost=lost)
             said = await self._returned(source, place.id, "sure")
         elif to is not None:
-            with suppress(CellLost, CellRefusal):
+            with suppress(CellLost, CellRefusal, Problem):
                 await self._refused(to, source, place.id)
         if said != "restored":
             raise unavailable(f"another caller moves run {self._run!r} too: try again")
@@ -93,7 +93,7 @@ class Mover:
         """Raises `Problem` where the other cell has the run, or may have it; then it is not taken back."""
         state = "silent"
         if to is not None:
-            with suppress(CellLost):
+            with suppress(CellLost, Problem):
                 state = await self._refused(to, source, place.id)
         if state == "refused" or (state == "silent" and lost):
             return
@@ -120,7 +120,7 @@ class Mover:
             await self._copied(source, to, departure)
         await self._directory.found(self._run, self._headers, to, was=source.name, tenant=self._tenant)
         await self._ask(source, HTTPMethod.POST, "/departure/vacate", {"id": departure})
-        with suppress(CellLost, CellRefusal):
+        with suppress(CellLost, CellRefusal, Problem):
             await self._ask(to, HTTPMethod.POST, "/arrival/over", {"id": departure})
         return {"run_id": self._run, "cell": to.name, "state": "moved"}
 
@@ -200,6 +200,10 @@ class Mover:
     async def _sent(self, cell: Cell, method: str, path: str, body: bytes, kind: str) -> bytes:
         headers = {**self._headers, "Content-Type": kind}
         answer = await cell.ask(method, self._path + path + self._query, headers, body, within_s=STEP_S)
+        if answer.status == 429 or answer.status >= 500:
+            said = answer.json()
+            why = said.get("detail") if isinstance(said, dict) else None
+            raise unavailable(f"cell {cell.name} refuses a step of run {self._run!r}: {why or answer.status}")
         if answer.status >= 400:
             raise CellRefusal(answer.status, answer.body)
         return answer.body

@@ -14,7 +14,7 @@ from prorl_mq.schema.status import RunMove
 
 FAULTS = (ConfigurationError,)
 LOOK_S: Final = 1.0  # between two looks at a move
-NO_ROUTER: Final = frozenset({404, 405})  # what an API answers that is no router, to a path that it does not have
+NO_PATH: Final = "no such path"  # what an API answers that is no router
 
 
 async def run(given: argparse.Namespace) -> int:
@@ -25,7 +25,7 @@ async def run(given: argparse.Namespace) -> int:
         try:
             found = await _carried_out(client, given, name, tenant or None)
         except ServiceError as error:
-            if error.status in NO_ROUTER and "there is no" not in str(error):
+            if error.status == 405 or (error.status == 404 and NO_PATH in str(error)):
                 raise ConfigurationError(f"{client.url} is no router of several cells: give --url of one") from None
             raise
     print(json_text(found) if given.json else move_text(found))

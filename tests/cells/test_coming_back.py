@@ -79,6 +79,23 @@ async def test_what_is_left_of_a_move_goes_with_a_way_back_that_is_repeated(here
     await whole_in(here, "a", {"waits"})
 
 
+async def test_a_run_whose_new_cell_has_no_room_comes_back(here: NearTown) -> None:
+    """Also while its own cell has none."""
+    a, b = here.cells["a"], here.cells["b"]
+    await published(a.queue)
+    here.fail("dies", after=3)
+    with pytest.raises(Died):
+        await here.mover().move(b, within_s=0)
+    await a.queue.command("CONFIG", "SET", "maxmemory", 1, "maxmemory-policy", "noeviction")
+    try:
+        with pytest.raises(Problem, match="cell b refuses a step of run 'r': Redis has reached its memory limit"):
+            await here.mover().move(b, within_s=0)
+        assert (await here.mover().back(lost=False))["state"] == "back"
+    finally:
+        await a.queue.command("CONFIG", "SET", "maxmemory", 0)
+    await whole_in(here, "a", {"waits"})
+
+
 async def test_an_operator_moves_another_tenants_run_and_a_guest_moves_none(here: NearTown) -> None:
     a, b = here.cells["a"], here.cells["b"]
     await published(a.queue)

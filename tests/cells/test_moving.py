@@ -15,6 +15,7 @@ from api.cells.directory import Directory
 from api.cells.moving import Mover
 from api.cells.places import RunPlaces
 from api.problems import Problem
+from prorl_mq.cli import main
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.service.fsck.look import look
@@ -104,7 +105,9 @@ async def finish(here: Town, client: httpx.AsyncClient) -> None:
         assert (await closed(client, "r", wait=0))["results"] == []
 
 
-async def test_a_run_moves_while_another_runs_and_ends_with_each_result_once(here: Town) -> None:
+async def test_a_run_moves_while_another_runs_and_ends_with_each_result_once(
+    here: Town, capsys: pytest.CaptureFixture[str]
+) -> None:
     await fill(here)
     await straight(here, "a", run="busy", groups=1)
     async with here.worker("a") as busy:
@@ -120,9 +123,16 @@ async def test_a_run_moves_while_another_runs_and_ends_with_each_result_once(her
                 late = await direct.post(f"{here.urls['a']}/v1/batches", json=batch(run="r", name="late"))
             assert (late.status_code, late.json()["cell"]) == (421, "b")
             await finish(here, client)
-            back = await client.post("/v1/runs/r/move", json={"cell": "a"})
-            assert back.json()["state"] == "moved", back.text
+            words = ("--url", str(client.base_url), "--json")
+            assert await asyncio.to_thread(main, ["move", "to", "r", "a", "5", *words]) == 0
+            assert '"state":"moved"' in capsys.readouterr().out.replace(" ", "")
             assert await here.holding("r") == ["a"]
+            assert await asyncio.to_thread(main, ["move", "back", "r", *words[:2]]) == 0
+            assert capsys.readouterr().out == "run r is in a\n"
+            assert await asyncio.to_thread(main, ["move", "to", "r", "nowhere", *words]) == 1
+            assert "there is no cell 'nowhere': a, b" in capsys.readouterr().err
+            assert await asyncio.to_thread(main, ["move", "show", "r", "--url", here.urls["a"]]) == 2
+            assert "is no router of several cells" in capsys.readouterr().err
         await busy.finish(held)
     await clean(here)
 
