@@ -55,7 +55,7 @@ class Mover:
         return await self._once(to, within_s)
 
     async def progress(self) -> Answer:
-        """Where the run is, or between which cells, with the pages that have come so far."""
+        """Says where the run is, or between which cells, with the pages that have come so far."""
         seen = await self._looked()
         leaving = seen.leaving()
         if leaving is None:

@@ -1,4 +1,4 @@
-"""Where the cells see a run that is to move. A cell that has nothing to do with it may be lost."""
+"""Asks the cells where they see a run that is to move. One that has nothing to do with it may be lost."""
 
 import asyncio
 from collections.abc import Mapping

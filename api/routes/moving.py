@@ -112,7 +112,7 @@ def moved(request: Request, run: RunRef, tenant: str) -> RunRef:
 
 @operation("GET", "/v1/runs/{run}/arrival", errors=(403,))
 async def place_of_run(request: Request, store: Store, run: RunRef, tenant: Tenant = "") -> RunPlace:
-    """Where this cell sees a run: here, elsewhere, or on its way. For the router."""
+    """Say where this cell sees a run: here, elsewhere, or on its way. For the router."""
     found = await moving.whereabouts(store, moved(request, run, tenant) if tenant else run)
     return RunPlace(**found._asdict())
 

@@ -173,7 +173,7 @@ class AsyncClient:
         return await self._persistently(lambda: self._door.move("POST", run_id, order, _whose(tenant)))
 
     async def move_of_run(self, run_id: str, *, tenant: str | None = None) -> RunMove:
-        """Where a run is, or between which cells: `moving`."""
+        """Says where a run is, or between which cells: `moving`."""
         return await self._persistently(lambda: self._door.move("GET", run_id, {}, _whose(tenant)))
 
     async def return_run(self, run_id: str, *, lost: bool = False, tenant: str | None = None) -> RunMove:

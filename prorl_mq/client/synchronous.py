@@ -120,7 +120,7 @@ class Client(Threaded):
         return self._run(self._client.move_run(run_id, cell, within_s=within_s, tenant=tenant))
 
     def move_of_run(self, run_id: str, *, tenant: str | None = None) -> RunMove:
-        """Where a run is, or between which cells: `moving`."""
+        """Says where a run is, or between which cells: `moving`."""
         return self._run(self._client.move_of_run(run_id, tenant=tenant))
 
     def return_run(self, run_id: str, *, lost: bool = False, tenant: str | None = None) -> RunMove:

@@ -3,7 +3,7 @@
 -- The last call, with nothing left to remove, notes where the run stays.
 -- KEYS: 1 away, 2 run, 3 arrivals, then keys of the run that had come   ARGV: 1 packed {run, id, cell, mover, last, ttl_ms};
 --       last: the server on which all keys were looked for; empty: there are more
--- Reply: refused; here: the run has come by that departure, or is here by none; left: it has left from here; restarted:
+-- Reply: refused; here: that departure has brought the run, or it was here before; left: it has left from here; restarted:
 -- this is another server; stale: another caller has begun meanwhile
 --@include call
 local f = call('HMGET', KEYS[1], 'way', 'mover')

@@ -113,9 +113,7 @@ async def take(
 
 
 async def _emptied(store: Store, run: RunRef, mover: str, departure: str) -> tuple[str, str]:
-    """What was copied of an earlier departure is older than what comes now: a group that has closed since would come
-    back with it.
-    """
+    """Removes what was copied of an earlier departure: a group that has closed since would come back with it."""
     said = await store.arrive(run, "clear", mover=mover, departure=departure, first=True)
     async for names in own(store, run):
         if names and said[0] == "cleared":
