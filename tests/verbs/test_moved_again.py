@@ -69,8 +69,8 @@ async def test_pages_that_the_new_cell_loses_with_its_last_second_come_again(
 async def test_what_was_copied_of_a_departure_that_its_cell_has_lost_does_not_come_back(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, *, cleared: bool
 ) -> None:
-    """The old cell loses its departure with its last second, and a group is withdrawn there. The control: with the pages
-    of before the group is back in the new cell.
+    """The old cell loses its departure with its last second, and a group is withdrawn there. The control: with what
+    was copied before the group is back in the new cell.
     """
     await queue.submit("waits")
     await queue.submit("ends", batch="second")

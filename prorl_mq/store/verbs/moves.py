@@ -52,7 +52,7 @@ class MoveVerbs(Core):
             "run": run,
             "name": public(run),
             "cell": cell,
-            "namespace": keys.namespace,
+            "prefix": keys.prefix,
             "due_after": due_after,
             "most": DUE_AT_ONCE,
             "tokens": 1,
