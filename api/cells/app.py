@@ -80,14 +80,21 @@ class Router:
         return await self._passed(request, run, makes=makes)
 
     async def move(self, request: Request) -> Response:
-        """Moves a run to another cell, when nothing of it is in flight."""
+        """Moves a run to another cell, when nothing of it is in flight; says how far that is; or has it back."""
+        run, tenant = request.path_params["id"], request.query_params.get("tenant", "")
+        if not _NAME.match(run) or (tenant and not _NAME.match(tenant)):
+            raise Problem(404, f"there is no run {run[:200]!r}: names have letters, digits, '_', '.', '-' only")
+        mover = Mover(self.directory, run, request.headers, tenant)
+        if request.method in READS:
+            return render(request, await mover.progress())
+        if request.method == HTTPMethod.DELETE:
+            return render(request, await mover.back(lost=request.query_params.get("lost") == "true"))
         with Holding(_caller(request)) as holding:
             try:
                 order = decode_json(await self._body(request, holding), MoveOrder)
             except Misfit as error:
                 raise Problem(422, str(error), field=error.field) from None
         to = self.directory.cells.get(order.cell) or _no_cell(order.cell, self.cells)
-        mover = Mover(self.directory, request.path_params["id"], request.headers)
         return render(request, await mover.move(to, within_s=order.within_s))
 
     async def batches(self, request: Request) -> Response:
@@ -279,7 +286,7 @@ def create_app(cells: Sequence[Cell], *, host: str) -> Starlette:
         Route("/v1/pools/{pool}/backends", router.backends, methods=["GET", "POST", "DELETE"]),
         Route("/v1/watch", router.watch),
         Route("/v1/batches", router.batches, methods=["POST"]),
-        Route("/v1/runs/{id}/move", router.move, methods=["POST"]),
+        Route("/v1/runs/{id}/move", router.move, methods=["GET", "POST", "DELETE"]),
         *(Route(path, router.of_run, methods=methods) for path in kinds),
         *(Route(f"{path}/{{rest:path}}", router.of_run, methods=methods) for path in kinds),
         *(Route(path, router.of_any) for path in ("/v1/access", "/openapi.json", "/docs")),

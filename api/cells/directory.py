@@ -75,6 +75,12 @@ class Directory:
         await self._note_if_possible(self.home(run), run, cell, headers, was=old.name)
         return cell
 
+    async def found(self, run: str, headers: Mapping[str, str], cell: Cell, *, was: str, tenant: str) -> None:
+        """Notes where a move of the caller's has ended, for the run of another `tenant` too."""
+        if not tenant:
+            self.learn(run, headers, cell)
+        await self._note_if_possible(self.home(run), run, cell, headers, was=was, tenant=tenant)
+
     def learn(self, run: str, headers: Mapping[str, str], cell: Cell) -> None:
         caller = _caller(run, headers)
         self._known[caller] = Located(cell, time.monotonic())
@@ -95,13 +101,16 @@ class Directory:
             raise _unknown(name, f"run {run!r} is noted to be in it")
         return self.cells.get(name)
 
-    async def _note(self, home: Cell, run: str, cell: Cell, headers: Mapping[str, str], was: str | None = None) -> Cell:
+    async def _note(
+        self, home: Cell, run: str, cell: Cell, headers: Mapping[str, str], was: str | None = None, tenant: str = ""
+    ) -> Cell:
         """Notes a run's cell unless another one is noted; the one that is noted then. Raises `Problem`, `CellLost`,
         `CellRefusal`.
         """
         body = msgspec.json.encode({"cell": cell.name, "was": was})
         named = {**rights(headers), "Content-Type": "application/json"}
-        answer = await home.ask(HTTPMethod.PUT, _path(run), named, body)
+        query = f"?tenant={quote(tenant, safe='')}" if tenant else ""
+        answer = await home.ask(HTTPMethod.PUT, _path(run) + query, named, body)
         if answer.status >= 400 and answer.status not in {404, 405}:
             raise CellRefusal(answer.status, answer.body, answer.headers)
         name = _named(answer)
@@ -113,11 +122,11 @@ class Directory:
         return self.cells[name]
 
     async def _note_if_possible(
-        self, home: Cell, run: str, cell: Cell, headers: Mapping[str, str], was: str | None = None
+        self, home: Cell, run: str, cell: Cell, headers: Mapping[str, str], was: str | None = None, tenant: str = ""
     ) -> None:
         """A caller who may only read notes nothing; the run is found again in the same way."""
         with contextlib.suppress(CellLost, CellRefusal, Problem):
-            await self._note(home, run, cell, headers, was)
+            await self._note(home, run, cell, headers, was, tenant)
 
     async def _sought(self, run: str, headers: Mapping[str, str], home: Cell, *, makes: bool) -> Cell | None:
         """The cell of a run of which its home has no note: one that was made there without a router, or before another

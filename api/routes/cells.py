@@ -1,8 +1,10 @@
 """The notes of the router of several cells: at a run's home, the cell that holds it."""
 
 import msgspec
+from starlette.requests import Request
 
 from api.operations import operation
+from api.routes.moving import Tenant, moved
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.messages import Name
 from prorl_mq.store import runs
@@ -22,9 +24,10 @@ class RunCell(msgspec.Struct, frozen=True, kw_only=True):
     cell: str
 
 
-@operation("PUT", "/v1/runs/{run}/cell")
-async def place_run(store: Store, run: RunRef, placing: Placing) -> RunCell:
+@operation("PUT", "/v1/runs/{run}/cell", errors=(403,))
+async def place_run(request: Request, store: Store, run: RunRef, placing: Placing, tenant: Tenant = "") -> RunCell:
     """Note which of several cells holds a run; where another one is noted, it stays. For the router."""
+    run = moved(request, run, tenant) if tenant else run
     return RunCell(cell=await store.place(run, placing.cell, placing.was or ""))
 
 

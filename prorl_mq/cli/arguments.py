@@ -23,7 +23,7 @@ FAMILIES = (
 KINDS = ("job", "group", "batch", "run")
 MODULES: Final = {
     "job": "looking", "cancel": "looking", "pause": "looking", "resume": "looking", "fork": "looking",
-    "status": "overview", "advise": "overview", "run": "shares", "tenant": "shares",
+    "status": "overview", "advise": "overview", "run": "shares", "tenant": "shares", "move": "moving",
     "fsck": "local.fsck", "images": "local.images", "router": "local.router", "upgrade": "local.upgrade",
     "archive": "kept.archive", "record": "kept.record", "view": "kept.view", "replay": "samples.replay",
     "regrade": "samples.regrade", "evaluate": "evaluation.command", "demo": "demo.command",
@@ -163,9 +163,7 @@ ARCHIVE = (
             choices=("ls", "prune", "export")),
     Setting("run", "one run, of another tenant than `default` as tenant:run; else all", nargs="?"),
     replace(OUT, help="of `export`: a file, or a directory for datasets", metavar="PATH"),
-    FORMAT,
-    JSON,
-    *STORE,
+    FORMAT, JSON, *STORE,
 )  # fmt: skip
 RECORD = (
     replace(ARCHIVE[1], help="the run, of another tenant than `default` as tenant:run"),
@@ -183,10 +181,7 @@ REPLAY = (
     DATA_SOURCE,
     replace(SAMPLING, help="as it was submitted; only tool_timeout_ms counts"),
     replace(TOKENIZER, variable="PRORL_TOKENIZER"),
-    SANDBOX,
-    STATE_DIR,
-    JSON,
-    *SERVICE,
+    SANDBOX, STATE_DIR, JSON, *SERVICE,
 )  # fmt: skip
 REGRADE = (
     Setting("samples", "what `submit` wrote", type=Path, metavar="FILE"),
@@ -203,6 +198,14 @@ VIEW = (
     replace(PORT, help="port of the page on loopback, 0 takes a free one", default=0),
 )
 ROUTER = (replace(VIEW[0], help="TOML file of the cells, with the URL of the API of each"), PORT)
+MOVE = (
+    Setting("action", "move it to CELL, have it back, also where the other cell is lost for good, or say where it is",
+            choices=("to", "back", "lost", "show")),
+    replace(ARCHIVE[1], help="the run, of another tenant as tenant:run", nargs=None),
+    Setting("cell", "of `to`: the cell that it is to be in", nargs="?"),
+    Setting("seconds", "of `to`: how long its jobs in flight are waited for", type=whole, nargs="?", default=30),
+    JSON, *SERVICE,
+)  # fmt: skip
 TASK = (
     Setting("action", "check one; the same, and hold a flaky one's groups; or let groups of data sources go again",
             choices=("check", "quarantine", "release")),
@@ -269,8 +272,7 @@ RUN = (
             metavar="N", unit="days", default=KEEP),
     Setting("--archive-bytes", "disk that they may take, above it the oldest go; or none: 64 GiB", type=quota,
             metavar="N", unit="bytes", default=KEEP),
-    JSON,
-    *SERVICE,
+    JSON, *SERVICE,
 )  # fmt: skip
 TENANT = (
     Setting("name", "of the tenant", nargs="?"),
@@ -283,16 +285,13 @@ TENANT = (
 STATUS = (
     Setting("--watch", "interval at which it refreshes until Ctrl-C; 2 without a number", type=positive, nargs="?",
             alone=2, unit="s", metavar="S"),
-    JSON,
-    *STORE,
+    JSON, *STORE,
 )  # fmt: skip
 DOCTOR = (
     replace(BACKEND, help="URL of an inference server beyond those of the service"),
-    TOKENIZER,
-    SANDBOX,
-    replace(JSON, help="print each check as a line of JSON"),
-    *STORE,
-)
+    TOKENIZER, SANDBOX,
+    replace(JSON, help="print each check as a line of JSON"), *STORE,
+)  # fmt: skip
 FSCK = (
     Setting("file", "a copy: an RDB file or an appendonlydir, not a server", type=Path, nargs="?", metavar="FILE"),
     replace(JSON, help="print the whole report as JSON"),
@@ -337,6 +336,7 @@ COMMANDS: Final = {
     "resume": SubCommand("resume a paused job, or a run with all its jobs", RESUME),
     "fork": SubCommand("make samples that begin with a job's turns and a copy of its sandbox", FORK),
     "run": SubCommand("show or change the weight and quotas of a training run; without a name, show all", RUN),
+    "move": SubCommand("for operators of several cells: move a run, or have it back before it has arrived", MOVE),
     "tenant": SubCommand("for operators: show or change a tenant's weight and quota", TENANT),
     "status": SubCommand("what waits and why, which workers and backends there are", STATUS),
     "advise": SubCommand("what limits the service now, in one sentence, and what to change", (JSON, *STORE)),

@@ -19,7 +19,7 @@ from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, ForkOrder, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import PAUSE_MS, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunStatus
+from prorl_mq.schema.status import PAUSE_MS, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunMove, RunStatus
 from prorl_mq.schema.strict import Misfit, closest, convert
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
@@ -165,6 +165,22 @@ class AsyncClient:
         """The tenant's runs: what each holds, its settings, and why its groups wait."""
         return await self._persistently(self._door.runs)
 
+    async def move_run(self, run_id: str, cell: str, *, within_s: float = 30.0, tenant: str | None = None) -> RunMove:
+        """For operators, at a router: has a run continue in another cell. Waits `within_s` until none of its jobs is in
+        flight. Where it fails, the same again finishes the move. `tenant`: another one, whose run it is.
+        """
+        order = {"cell": cell, "within_s": within_s}
+        return await self._persistently(lambda: self._door.move("POST", run_id, order, _whose(tenant)))
+
+    async def move_of_run(self, run_id: str, *, tenant: str | None = None) -> RunMove:
+        """Says where a run is, or between which cells: `moving`."""
+        return await self._persistently(lambda: self._door.move("GET", run_id, {}, _whose(tenant)))
+
+    async def return_run(self, run_id: str, *, lost: bool = False, tenant: str | None = None) -> RunMove:
+        """Has a run that has left its cell, and has not arrived, continue there. `lost`: the other one is, for good."""
+        query = {**_whose(tenant), "lost": "true" if lost else "false"}
+        return await self._persistently(lambda: self._door.move("DELETE", run_id, {}, query))
+
     async def report(self, run_id: str, batch_id: str) -> ClosedBatch:
         """Yield and cost of a DAPO batch, and the cursor that acknowledges them; there when its groups have ended."""
         status = (await self.batch(f"{run_id}:{batch_id}")).dapo
@@ -231,6 +247,10 @@ def _made(fields: Mapping[str, Any], kind: type[T]) -> T:
         return convert(dict(fields), kind)
     except Misfit as error:
         raise ServiceError(str(error), status=422) from None
+
+
+def _whose(tenant: str | None) -> dict[str, str]:
+    return {"tenant": tenant} if tenant else {}
 
 
 def _pausable(kind: str) -> str:

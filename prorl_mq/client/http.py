@@ -21,13 +21,14 @@ from prorl_mq.schema import rendezvous
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, ForkOrder, GroupRecord, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import BatchReport, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunStatus
+from prorl_mq.schema.status import BatchReport, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunMove, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
 
 T = TypeVar("T")
 ANSWER_S: Final = 60.0
+MOVE_S: Final = 7200.0  # in which its jobs are waited for, for an hour at most, and all of it is copied
 AT_ONCE_BYTES: Final = 1 << 20  # of a body that is sent in one piece
 LONGEST_WAIT_S: Final = 60.0  # as the service allows
 AGAIN: Final = frozenset({429, 502, 503, 504})
@@ -122,6 +123,10 @@ class HttpDoor:
 
     async def runs(self) -> list[RunStatus]:
         return (await self._ask("GET", "/v1/runs", _Runs)).runs
+
+    async def move(self, method: str, run_id: str, about: Mapping[str, Any], query: Mapping[str, str], /) -> RunMove:
+        path = f"/v1/runs/{quote(run_id, safe='')}/move"
+        return await self._ask(method, path, RunMove, body=about or None, query=query, answer_s=MOVE_S)
 
     async def add_backend(
         self,

@@ -4,7 +4,7 @@ The trainer runs no scripts: it adds messages to its run's intake and reads its 
 plain commands.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -39,7 +39,7 @@ from prorl_mq.schema.intake import (
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, ForkOrder, GroupRecord, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import BatchReport, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunStatus
+from prorl_mq.schema.status import BatchReport, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunMove, RunStatus
 from prorl_mq.schema.strict import Misfit
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
@@ -136,6 +136,9 @@ class RedisDoor:
 
     async def runs(self) -> list[RunStatus]:
         return await self._tell(SERVICE, ListRuns(reply=_reply()), list[RunStatus])
+
+    async def move(self, _: str, run_id: str, _about: Mapping[str, Any], _query: Mapping[str, str], /) -> RunMove:
+        raise ServiceError(f"a router of cells moves run {run_id!r}: give its address, http://HOST:PORT", status=422)
 
     async def add_backend(
         self,

@@ -13,7 +13,7 @@ from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import PAUSE_MS, CancelAnswer, ForkAnswer, PauseAnswer, RunStatus
+from prorl_mq.schema.status import PAUSE_MS, CancelAnswer, ForkAnswer, PauseAnswer, RunMove, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
@@ -112,6 +112,20 @@ class Client(Threaded):
     def runs(self) -> list[RunStatus]:
         """The tenant's runs: what each holds, its settings, and why its groups wait."""
         return self._run(self._client.runs())
+
+    def move_run(self, run_id: str, cell: str, *, within_s: float = 30.0, tenant: str | None = None) -> RunMove:
+        """For operators, at a router: has a run continue in another cell. Waits `within_s` until none of its jobs is in
+        flight. Where it fails, the same again finishes the move. `tenant`: another one, whose run it is.
+        """
+        return self._run(self._client.move_run(run_id, cell, within_s=within_s, tenant=tenant))
+
+    def move_of_run(self, run_id: str, *, tenant: str | None = None) -> RunMove:
+        """Says where a run is, or between which cells: `moving`."""
+        return self._run(self._client.move_of_run(run_id, tenant=tenant))
+
+    def return_run(self, run_id: str, *, lost: bool = False, tenant: str | None = None) -> RunMove:
+        """Has a run that has left its cell, and has not arrived, continue there. `lost`: the other one is, for good."""
+        return self._run(self._client.return_run(run_id, lost=lost, tenant=tenant))
 
     def report(self, run_id: str, batch_id: str) -> ClosedBatch:
         """Yield and cost of a DAPO batch, and the cursor that acknowledges them; there when its groups have ended."""

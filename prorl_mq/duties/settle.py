@@ -6,14 +6,14 @@ from functools import partial
 from prorl_mq.duties.apart import Apart
 from prorl_mq.duties.tasks import Tasks
 from prorl_mq.process.tracing import Tracing
-from prorl_mq.rules import bias, records
+from prorl_mq.rules import records
 from prorl_mq.rules.filter_threads import FilterBusy
 from prorl_mq.rules.records import Group
 from prorl_mq.schema.ids import BatchRef, GroupRef, RunRef, run_of
 from prorl_mq.schema.items import Settlement
 from prorl_mq.schema.messages import events
 from prorl_mq.service import judge
-from prorl_mq.store import groups, runs
+from prorl_mq.store import groups
 from prorl_mq.store.groups import Due
 from prorl_mq.store.store import Store
 
@@ -74,10 +74,6 @@ class Settling:
             answer = await judge.settle(self.store, entry, group, linger_ms=self.linger_ms)
         else:
             answer = await self.store.settle(settlement(entry, ref, group), linger_ms=self.linger_ms)
-        if group is not None and is_cursor(answer):
-            losses = bias.of_group(group.samples)
-            if losses.lost:
-                await runs.count_losses(self.store, run_of(ref), losses)
         if self.tracing is not None and group is not None and group.spec.trace and is_cursor(answer):
             for sample in group.samples:
                 line = group.stored.timelines.get(sample.index, "")

@@ -5,7 +5,7 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from prorl_mq.rules import groups, rewards
+from prorl_mq.rules import bias, groups, rewards
 from prorl_mq.rules.groups import Decision, Withdrawal
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import BatchRef, GroupRef, public
@@ -103,7 +103,10 @@ def closing(entry: str, group: Group, verdict: Verdict, reason: str | None, seen
     data = record(group, verdict, reason)
     held = len(data) + sum(sample.trajectory_bytes for sample in group.samples)
     jobs, changes = group.stored.jobs, group.stored.changes
-    return Settlement(entry, group.ref, group.batch, jobs, changes, verdict=verdict, record=data, bytes=held, seen=seen)
+    losses = bias.of_group(group.samples)
+    return Settlement(
+        entry, group.ref, group.batch, jobs, changes, verdict=verdict, record=data, bytes=held, seen=seen, losses=losses
+    )
 
 
 _TOLD = frozenset({"cancel", "expire", "assign"})  # the lease continues

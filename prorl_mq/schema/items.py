@@ -308,6 +308,7 @@ class Settlement(NamedTuple):
     counts: bool = False  # towards its batch's target
     park: bool = False  # keep it unpublished: it cannot count yet
     tally: Sequence[tuple[str, int]] = ()  # counters of its batch
+    losses: Sequence[int] = ()  # counters of its run
 
 
 class Seen(NamedTuple):

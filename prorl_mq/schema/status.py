@@ -62,6 +62,16 @@ class PauseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     pausing: int = 0
 
 
+class RunMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A run among several cells: `there` or `moved` in `cell`, `back` in it, or `moving` from it with `pages` come."""
+
+    run_id: str
+    cell: str
+    state: str
+    to: str = ""
+    pages: int = 0
+
+
 class ForkAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The group that a fork has made, as the only one of the batch `batch_id`, which has the same name."""
 

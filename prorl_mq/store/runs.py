@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -24,10 +24,9 @@ from prorl_mq.store.families import Abilities
 from prorl_mq.store.moves.away import elsewhere
 from prorl_mq.store.server import fitness
 from prorl_mq.store.store import Store
-from prorl_mq.store.verbs.groups import ADMIT
+from prorl_mq.store.verbs.groups import ADMIT, LOSSES
 from prorl_mq.store.workers import slots
 
-LOSSES: Final = ("lost", "lost:shift", "lost:variance")
 Heads = dict[RunRef, dict[Purpose, list[Wanted]]]
 TURN = "waits for its turn: the first stage is full, or others go first"
 UPGRADE = "upgrade-"  # begins the name of who holds admission while a service goes to another release
@@ -120,14 +119,6 @@ async def count_left_out(store: Store, duty: str) -> None:
     """
     with suppress(RedisUnavailable, OutOfMemoryError):
         await store.write("HINCRBY", store.keys.counters, f"left_out:{duty}", 1, repeat=Repeat.ONCE)
-
-
-async def count_losses(store: Store, run: RunRef, losses: Losses) -> None:
-    """Adds a closed group's to its run's. A count that is lost, or refused by a full Redis, is lost."""
-    fields = zip(LOSSES, losses, strict=True)
-    with suppress(RedisUnavailable, OutOfMemoryError):
-        for name, number in fields:
-            await store.write("HINCRBY", store.keys.run(run), name, number, repeat=Repeat.ONCE)
 
 
 async def losses(store: Store, runs: Sequence[RunRef]) -> dict[RunRef, Losses]:

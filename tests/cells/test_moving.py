@@ -13,7 +13,9 @@ import pytest
 from api.cells.cell import Cell
 from api.cells.directory import Directory
 from api.cells.moving import Mover
+from api.cells.places import RunPlaces
 from api.problems import Problem
+from prorl_mq.cli import main
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.schema.ids import RunRef
 from prorl_mq.service.fsck.look import look
@@ -103,7 +105,9 @@ async def finish(here: Town, client: httpx.AsyncClient) -> None:
         assert (await closed(client, "r", wait=0))["results"] == []
 
 
-async def test_a_run_moves_while_another_runs_and_ends_with_each_result_once(here: Town) -> None:
+async def test_a_run_moves_while_another_runs_and_ends_with_each_result_once(
+    here: Town, capsys: pytest.CaptureFixture[str]
+) -> None:
     await fill(here)
     await straight(here, "a", run="busy", groups=1)
     async with here.worker("a") as busy:
@@ -119,9 +123,16 @@ async def test_a_run_moves_while_another_runs_and_ends_with_each_result_once(her
                 late = await direct.post(f"{here.urls['a']}/v1/batches", json=batch(run="r", name="late"))
             assert (late.status_code, late.json()["cell"]) == (421, "b")
             await finish(here, client)
-            back = await client.post("/v1/runs/r/move", json={"cell": "a"})
-            assert back.json()["state"] == "moved", back.text
+            words = ("--url", str(client.base_url), "--json")
+            assert await asyncio.to_thread(main, ["move", "to", "r", "a", "5", *words]) == 0
+            assert '"state":"moved"' in capsys.readouterr().out.replace(" ", "")
             assert await here.holding("r") == ["a"]
+            assert await asyncio.to_thread(main, ["move", "back", "r", *words[:2]]) == 0
+            assert capsys.readouterr().out == "run r is in a\n"
+            assert await asyncio.to_thread(main, ["move", "to", "r", "nowhere", *words]) == 1
+            assert "there is no cell 'nowhere': a, b" in capsys.readouterr().err
+            assert await asyncio.to_thread(main, ["move", "show", "r", "--url", here.urls["a"]]) == 2
+            assert "is no router of several cells" in capsys.readouterr().err
         await busy.finish(held)
     await clean(here)
 
@@ -155,16 +166,15 @@ async def test_of_two_that_move_a_run_at_once_the_later_one_finds_it_there(
             await cell.open()
             stack.push_async_callback(cell.close)
         late, early = Mover(Directory(cells), "r", {}), Mover(Directory(cells), "r", {})
-        begun = late._begun
+        looked = late._looked
 
-        async def overtaken(to: Cell) -> tuple[Cell | None, str]:
-            monkeypatch.setattr(late, "_begun", begun)
-            found = await begun(to)
-            await late._directory.holder("r", {})
-            assert (await early.move(to, within_s=20))["state"] == "moved"
+        async def overtaken() -> RunPlaces:
+            monkeypatch.setattr(late, "_looked", looked)
+            found = await looked()
+            assert (await early.move(cells[1], within_s=20))["state"] == "moved"
             return found
 
-        monkeypatch.setattr(late, "_begun", overtaken)
+        monkeypatch.setattr(late, "_looked", overtaken)
         if again:
             assert (await late.move(cells[1], within_s=20))["state"] == "there"
         else:
@@ -196,7 +206,8 @@ async def test_a_move_that_ends_at_any_step_is_finished_by_the_next(here: Town, 
         assert page["after"] is None
 
     async def write(after: str | None) -> None:
-        body = msgspec.msgpack.encode({"mover": "dead", "id": left["id"], "page": {**page, "after": after}})
+        sent = {"mover": "dead", "id": left["id"], "page": {**page, "after": after}, "first": after is not None}
+        body = msgspec.msgpack.encode(sent)
         async with httpx.AsyncClient(timeout=60) as client:
             answer = await client.post(f"{b}/v1/runs/r/arrival/page", content=body)
         assert answer.json()["state"] == ("opened" if after is None else "written"), answer.text
@@ -239,20 +250,3 @@ async def test_what_comes_late_to_the_old_cell_is_refused(here: Town, fenced: bo
     async with httpx.AsyncClient(timeout=60) as client:
         late = await client.post(f"{here.urls['a']}/v1/batches", json=batch(run="r", name="late"))
     assert late.status_code == (421 if fenced else 202), (late.text, left)
-
-
-async def test_until_it_has_arrived_the_old_cell_says_of_nothing_that_it_is_done(here: Town) -> None:
-    """An acknowledgement that was answered there would be lost."""
-    await fill(here)
-    await sent(here.urls["b"], "PUT", "/arrival", json={"cell": "a", "mover": "m"})
-    await sent(here.urls["a"], "PUT", "/departure", json={"cell": "b"})
-    for method, path, body in (
-        ("GET", "/results", None),
-        ("GET", "/groups", None),
-        ("GET", "", None),
-        ("POST", "/ack", {"cursors": ["1-1"]}),
-        ("POST", "/resume", None),
-        ("POST", "/cancel", None),
-    ):
-        assert (await sent(here.urls["a"], method, path, 421, json=body))["cell"] == "b", path
-        await sent(here.urls["b"], method, path, 503, json=body)

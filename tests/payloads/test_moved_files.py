@@ -88,7 +88,7 @@ async def test_a_run_with_files_does_not_leave_for_a_cell_that_takes_none(queue:
     file = await kept(queue)
     with pytest.raises(PayloadUnwritten, match="cell b has no directory"):
         await moving.depart(queue.store, RUN, "b", files=False)
-    assert await moving.left(queue.store, RUN) is None
+    assert (await moving.whereabouts(queue.store, RUN)).state == "here"
     assert await moving.takes_files(queue.store)
     files.path(TENANT, file).unlink()
     assert isinstance(await moving.depart(queue.store, RUN, "b", files=False), DepartedRun)

@@ -39,6 +39,6 @@ async def copied(queue: Queue, to: Queue, departure: str, after: str | None = ""
     """Every page of it from one on is written, and the run is open there."""
     while after is not None:
         page = await pages.page(queue.store, RUN, departure, after)
-        state, _ = await moving.take(to.store, RUN, MOVER, departure, page)
+        state, _ = await moving.take(to.store, RUN, MOVER, departure, page, first=not after)
         after = page.after
     return state

@@ -1,10 +1,12 @@
 """depart: a run of which nothing is in flight ends in its cell, and nothing is written to it there any more."""
 
+from contextlib import suppress
+
 import pytest
 from redis.exceptions import OutOfMemoryError
 
 from prorl_mq.duties.intake import Intake
-from prorl_mq.errors import RunMoved
+from prorl_mq.errors import NotFound, RunMoved
 from prorl_mq.rules.groups import Withdrawal
 from prorl_mq.schema.codec import encode
 from prorl_mq.schema.ids import GroupRef
@@ -50,9 +52,13 @@ async def test_a_verdict_that_is_due_is_waited_for_whenever_it_came(queue: Queue
     assert await queue.store.depart(RUN, "b", due_after="0-0") == {"verdicts": 1}
 
 
-async def test_what_comes_after_it_is_refused_and_names_the_cell(queue: Queue) -> None:
+@pytest.mark.parametrize("fenced", [True, False])
+async def test_what_comes_after_it_is_refused_and_names_the_cell(queue: Queue, *, fenced: bool) -> None:
+    """The control: without the note that fences the run, nothing is refused with its cell."""
     await published(queue)
     await departed(queue)
+    if not fenced:
+        await queue.command("DEL", queue.keys.away(RUN))
     waits = await queue.wanted(GROUP.__class__(f"{RUN}:waits"))
     batch, group = queue.new("late", batch="late")
     for late in (
@@ -69,9 +75,15 @@ async def test_what_comes_after_it_is_refused_and_names_the_cell(queue: Queue) -
         consumers.acknowledge(queue.store, RUN, ["1-1"]),
         queue.store.retire_run(RUN, idle_ms=0),
     ):
+        if not fenced:
+            with suppress(NotFound):
+                await late
+            continue
         with pytest.raises(RunMoved, match="is in cell b") as refused:
             await late
         assert refused.value.cell == "b"
+    if not fenced:
+        return
     assert await queue.command("ZCARD", queue.keys.paused_runs) == 0
     for key in (queue.keys.results(RUN), queue.keys.cancellable(RUN)):
         assert await queue.command("EXISTS", key) == 0, "its trainer could still write to it"

@@ -13,7 +13,6 @@ from prorl_mq.clock import monotonic
 from prorl_mq.duties.reap import decide
 from prorl_mq.errors import OverQuota
 from prorl_mq.process import redis_server
-from prorl_mq.rules.bias import Losses
 from prorl_mq.rules.memory import LOG_SHARE, Memory
 from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import JobRef, batch_ref
@@ -77,7 +76,6 @@ async def test_what_is_written_beside_the_verbs_fails_nobody(small: Queue) -> No
     await fill(small)
     seen = await breakers.failed(small.store, breakers.image("broken"), "no such image", None)
     assert (seen.open, seen.why) == (False, "no such image")
-    await runs.count_losses(small.store, RUN, Losses(lost=1))
     await runs.count_left_out(small.store, "settle")
     await bells.ring_draw(small.store, batch_ref(RUN, "b"))
     assert await small.store.read("EXISTS", small.keys.counters, small.keys.draw_bell, small.keys.breakers) == 0

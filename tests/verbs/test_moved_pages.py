@@ -56,7 +56,7 @@ async def test_a_server_that_restarts_between_two_pages_loses_nothing(
         await pipe.execute()
         departure = await departed(here)
         first = await pages.page(here.store, RUN, departure, "")
-        await moving.take(there.store, RUN, MOVER, departure, first)
+        await moving.take(there.store, RUN, MOVER, departure, first, first=True)
         assert first.after is not None
     async with serving(directory) as here:
         place = msgspec.json.decode(first.after)
@@ -72,7 +72,7 @@ async def pages_of(queue: Queue, there: Queue, departure: str) -> list[pages.Run
     found, after, state = list[pages.RunPage](), "", ""
     while not found or found[-1].after is not None:
         found.append(await pages.page(queue.store, RUN, departure, after))
-        state, _ = await moving.take(there.store, RUN, MOVER, departure, found[-1])
+        state, _ = await moving.take(there.store, RUN, MOVER, departure, found[-1], first=not after)
         after = found[-1].after or ""
     assert state == "opened"
     return found

@@ -33,6 +33,7 @@ the tenant second, so that an ACL pattern can name both. `fields.py` says what l
 | changed:draw | zset | DAPO batches that have changed since the draw looked | a look takes them; permanent |
 | placed:R | string | by the router of several cells: the cell that holds the run | TTL |
 | away:R | hash | cell that the run is in, or comes from; what it held of shared keys | TTL when its keys are gone |
+| arrivals | hash | run → the departure by which it has come | fields go when its old cell has removed it; permanent |
 | departed:R | stream | results of a run on its way to or from another cell | renamed by arrive; unlinked by vacate |
 | leaving | zset | run → until when nothing of it is admitted, since it is to leave | members leave in time; permanent |
 | batches:R | zset | a run's newest batches, by when they came | capped; swept with the run |
@@ -114,6 +115,7 @@ class Keys:
         self.admit_bell = prefix + "changed:admit"
         self.offer = prefix + "offer"
         self.leaving = prefix + "leaving"
+        self.arrivals = prefix + "arrivals"
         self.draw_bell = prefix + "changed:draw"
         self.dapo = prefix + "dapo"
         self.carrying = prefix + "carrying"

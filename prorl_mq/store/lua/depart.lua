@@ -5,7 +5,7 @@
 -- KEYS: 1 away, 2 run, 3 runs, 4 settings, 5 un-acknowledged groups, 6 jobs in flight, 7 due, 8 intake, 9 names to cancel,
 --       10 names that may be cancelled, 11 results, 12 departed, 13 answers, 14 DAPO batches, 15 carrying, 16 paused runs,
 --       17 groups that wait for the archive, 18 bell, 19 bell of the draw, 20 intakes, 21 intakes of the tenant
--- ARGV: 1 packed {run, name, cell, due_after, most}; due_after: the caller has seen that nothing of the run is due up to
+-- ARGV: 1 packed {run, name, cell, prefix, due_after, most}; due_after: the caller has seen that nothing of the run is due up to
 --       that entry
 -- Reply: left and its id; busy with what waits: jobs, verdicts, messages, cancels, archive; gone: there is no such run
 --@include call
@@ -40,13 +40,13 @@ for at = 1, #listed, 2 do
     call('ZREM', KEYS[19], listed[at])
   end
 end
-local id = next_token()
+local id = A.prefix .. next_token()  -- two namespaces of one server give the same tokens
 call('DEL', KEYS[1])
 call('HSET', KEYS[1], 'way', 'left', 'cell', A.cell, 'id', id, 'facts', cmsgpack.pack(facts))
 if call('EXISTS', KEYS[11]) == 1 then call('RENAME', KEYS[11], KEYS[12]) end
 call('UNLINK', KEYS[8], KEYS[10], KEYS[13])
 for _, key in ipairs({KEYS[3], KEYS[15], KEYS[16], KEYS[18]}) do call('ZREM', key, A.run) end
 for _, key in ipairs({KEYS[4], KEYS[5]}) do call('HDEL', key, A.run) end
-call('SREM', KEYS[20], A.run)
+if call('SREM', KEYS[20], A.run) == 1 then call('HSET', KEYS[1], 'intake', 1) end
 call('SREM', KEYS[21], A.name)
 return {'left', id, A.cell}

@@ -4,7 +4,7 @@
 --       the run, 11 of the batch, with `seen`: 12 drawn, 13 carried, 14 carrying, 15 bell of the draw, 16 parked; then per job: job;
 --       last: fork, names that may be cancelled, counters
 -- ARGV: 1 packed {entry, ref, run, batch, changes, wanted, verdict, park, counts, bytes, linger_ms, ttl_ms, trainers,
---       tally = {counter, number, ...}, seen = {phase, carried}}, 2 the record. `changes` is the group's version that
+--       tally = {counter, number, ...}, losses = {field of the run, number, ...}, seen = {phase, carried}}, 2 the record. `changes` is the group's version that
 --       the verdict was made of; `seen` is there for groups from a reservoir; `counts`: towards their batch's target
 -- Reply: refilled, parked, or the record's id in the result stream; already when somebody else has applied it, or jobs
 -- of the group are still open or to be admitted; moved when the group has changed since the verdict was made, or its batch is not as the
@@ -64,6 +64,7 @@ if seen then
 end
 call('HINCRBY', KEYS[#KEYS], (seen and 'dapo:' or 'groups:') .. A.verdict, 1)
 call('HINCRBY', KEYS[4], 'bytes', A.bytes)
+for at = 1, #A.losses, 2 do call('HINCRBY', KEYS[4], A.losses[at], A.losses[at + 1]) end
 local jobs = #KEYS - 3 - (seen and 16 or 11)
 if jobs > 0 then  -- of one sample: at once to a larger one, slowly to smaller ones
   local size, mean = tonumber(call('HGET', KEYS[4], 'size') or 0), A.bytes / jobs

@@ -11,7 +11,7 @@ if A.last ~= '' then
   if A.last ~= server then return 'restarted' end
   call('UNLINK', KEYS[2])
   call('HSET', KEYS[1], 'way', 'gone')
-  call('HDEL', KEYS[1], 'facts')
+  call('HDEL', KEYS[1], 'facts', 'given', 'back', 'intake')
   call('PEXPIRE', KEYS[1], A.ttl_ms)
 end
 return 'vacated'

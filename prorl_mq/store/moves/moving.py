@@ -3,8 +3,9 @@
 No command comes from the other cell as it is: its words are those of a few commands that add to a key of this very run.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -29,10 +30,28 @@ TOKENS: Final = frozenset(
 COMMANDS: Final = frozenset({"SETRANGE", "HSET", "ZADD", "SADD", "XADD", "XSETID", "XGROUP", "XCLAIM", "PEXPIRE"})
 
 
-async def left(store: Store, run: RunRef) -> DepartedRun | None:
-    """The departure by which a run has left, while its keys are here."""
-    way, departure, cell = await store.read("HMGET", store.keys.away(run), "way", "id", "cell")
-    return DepartedRun(departure.decode(), cell.decode()) if way == b"left" else None
+class Whereabouts(NamedTuple):
+    """A run as one cell sees it: `here`, `left` for `cell` by the departure `id` with its keys still here, `gone`
+    there, `arriving` from there, or `none`. `given`: the other cell may have opened it; `pages`: those written here.
+    """
+
+    state: str
+    cell: str = ""
+    id: str = ""
+    given: bool = False
+    pages: int = 0
+
+
+async def whereabouts(store: Store, run: RunRef) -> Whereabouts:
+    keys = store.keys
+    fields = ("way", "cell", "id", "given", "pages")
+    row, known, came = await store.read_many([
+        ("HMGET", keys.away(run), *fields), ("EXISTS", keys.run(run)), ("HGET", keys.arrivals, run)
+    ])  # fmt: skip
+    way, cell, departure, given, count = row
+    if way is None:
+        return Whereabouts("here", id=(came or b"").decode()) if known else Whereabouts("none")
+    return Whereabouts(way.decode(), cell.decode(), (departure or b"").decode(), bool(given), int(count or 0))
 
 
 async def where(store: Store, run: RunRef) -> RunMoved | RunArriving | None:
@@ -70,21 +89,37 @@ async def takes_files(store: Store) -> bool:
     return files is not None and await reading.in_thread(lambda: files.there)
 
 
-async def take(store: Store, run: RunRef, mover: str, departure: str, page: RunPage) -> tuple[str, str]:
-    """Writes a page where the run arrives, and opens the run with the last one: the verb's answer.
+async def take(
+    store: Store, run: RunRef, mover: str, departure: str, page: RunPage, *, first: bool = False
+) -> tuple[str, str]:
+    """Writes a page where the run arrives, and opens the run with the last one: the verb's answer. The `first` one
+    removes what an earlier move has left here.
 
     Raises `InvalidBatch` for a page that writes to anything but the run.
     """
     facts = checked(run, page.facts) if page.after is None else None
+    writes = [_write(store, run, page.namespace, each) for each in page.writes if each.command != FILE]
+    said = await _emptied(store, run, mover, departure) if first else ("cleared", "")
+    if said[0] != "cleared":
+        return said
     for each in page.writes:
         if each.command == FILE:
             await _store_file(store, run, each)
-    writes = [_write(store, run, page.namespace, each) for each in page.writes if each.command != FILE]
-    said = await store.arrive(run, "page", mover=mover, writes=writes)
+    said = await store.arrive(run, "page", mover=mover, departure=departure, writes=writes)
     if page.after is not None or said[0] != "written":
         return said
     held = await _held(store, run)
     return await store.arrive(run, "open", mover=mover, departure=departure, facts=facts, held=held)
+
+
+async def _emptied(store: Store, run: RunRef, mover: str, departure: str) -> tuple[str, str]:
+    """Removes what was copied of an earlier departure: a group that has closed since would come back with it."""
+    said = await store.arrive(run, "clear", mover=mover, departure=departure, first=True)
+    async for names in own(store, run):
+        if names and said[0] == "cleared":
+            keys = [store.keys.prefix + name for name in names]
+            said = await store.arrive(run, "clear", mover=mover, departure=departure, clears=keys)
+    return said
 
 
 async def clear(store: Store, run: RunRef, departure: str) -> str:
@@ -92,12 +127,26 @@ async def clear(store: Store, run: RunRef, departure: str) -> str:
 
     Raises `RedisUnavailable`; repeat it then.
     """
+    return await _removed(store, run, partial(store.vacate, run, departure), done="vacated")
+
+
+async def refuse(store: Store, run: RunRef, departure: str, mover: str, cell: str) -> str:
+    """Lets a run arrive here no more by a departure that `cell` takes back, and removes what has come of it: `refused`,
+    or why not, as the verb says. Raises `RedisUnavailable`; repeat it then.
+    """
+    remove = partial(store.refuse, run, departure, mover=mover, cell=cell)
+    said = await remove([])
+    return said if said != "refused" else await _removed(store, run, remove, done="refused")
+
+
+async def _removed(store: Store, run: RunRef, remove: Callable[..., Awaitable[str]], *, done: str) -> str:
+    """Has `remove` called for all keys of a run, and at last for none, with the server that was searched."""
     for _ in range(RESTARTS):
         server = server_of(await store.read("INFO", "replication"))
         async for names in own(store, run):
-            if names and await store.vacate(run, departure, [store.keys.prefix + name for name in names]) == "already":
-                return "already"
-        said = await store.vacate(run, departure, [], last=server)
+            if names and (said := await remove([store.keys.prefix + name for name in names])) != done:
+                return said
+        said = await remove([], last=server)
         if said != "restarted":
             return said
     raise RedisUnavailable(f"Redis restarts again and again, and run {public(run)!r} is not removed: move it again")

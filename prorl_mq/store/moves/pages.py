@@ -6,6 +6,7 @@ begins names its server, and pages begin again where that has changed. Writes ma
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,7 @@ import msgspec
 from redis.exceptions import ResponseError
 
 from prorl_mq.clock import monotonic
-from prorl_mq.errors import NotFound, PayloadUnavailable, RedisUnavailable
+from prorl_mq.errors import Conflict, InvalidBatch, NotFound, PayloadUnavailable, RedisUnavailable
 from prorl_mq.schema.ids import RunRef, public, tenant_of
 from prorl_mq.schema.intake import TRAINERS
 from prorl_mq.store.audit.reads import MOVING, pages
@@ -57,25 +58,50 @@ class RunPage(msgspec.Struct, frozen=True):
 
 
 async def page(store: Store, run: RunRef, departure: str, after: str) -> RunPage:
-    """A page of a run that has left. `after`: empty for the first. Raises `NotFound` if it has not, or is gone."""
+    """A page of a run that has left. `after`: empty for the first. With the last one the run is given away: it may be
+    open in the other cell from then on.
+
+    Raises `NotFound` if it has not left, or is gone, `InvalidBatch` for a place that no page of it has named, and
+    `Conflict` for the last page of a run that is on its way back.
+    """
     for _ in range(RESTARTS):
-        server, _ = await _departed(store, run, departure)
-        place = msgspec.json.decode(after, type=Place) if after else None
+        server = await _departed(store, run, departure)
+        place = _place(run, after) if after else None
         cursor, pending = place[1:] if place is not None and place[0] == server else (None, [])
         try:
             writes, cursor, pending = await _some(store, run, cursor, pending)
-        except ResponseError:  # for want of a key: another caller may have ended the move, and removed the run
+        except (ResponseError, ValueError):  # for want of a key: another caller may have ended the move
             await _departed(store, run, departure)
+            if after:
+                raise InvalidBatch(f"no page of run {public(run)!r} begins at {after[:200]!r}: move it again") from None
             raise
-        again, facts = await _departed(store, run, departure)
-        if again != server:
+        if await _departed(store, run, departure) != server:
             after = ""
         elif pending or cursor != "0":
             following = msgspec.json.encode((server, cursor, pending)).decode()
             return RunPage(writes, following, store.keys.namespace)
         else:
+            facts = await _given(store, run, departure)
             return RunPage(writes, None, store.keys.namespace, msgspec.msgpack.decode(facts))
     raise RedisUnavailable(f"Redis restarts again and again, and run {public(run)!r} is not read: move it again")
+
+
+def _place(run: RunRef, after: str) -> Place:
+    """Raises `InvalidBatch`: it would have keys read that are not of the run."""
+    with suppress(msgspec.DecodeError):
+        server, cursor, pending = msgspec.json.decode(after, type=Place)
+        if cursor.isdecimal() and all(belongs(run, name) or named_file(name) for name, _ in pending):
+            return server, cursor, pending
+    raise InvalidBatch(f"no page of run {public(run)!r} begins at {after[:200]!r}: move it again")
+
+
+async def _given(store: Store, run: RunRef, departure: str) -> bytes:
+    said, facts = await store.give(run, departure)
+    if said == "back":
+        raise Conflict(f"run {public(run)!r} is on its way back to where it was: end that first, then move it again")
+    if said != "given":
+        raise _not_left(run, departure)
+    return facts
 
 
 def server_of(about: bytes) -> str:
@@ -83,15 +109,19 @@ def server_of(about: bytes) -> str:
     return about.partition(b"master_replid:")[2].split(None, 1)[0].decode()
 
 
-async def _departed(store: Store, run: RunRef, departure: str) -> tuple[str, bytes]:
-    """The server that a run is on, and the facts of its departure. Raises `NotFound` if that is not here."""
-    asked = (("INFO", "replication"), ("HMGET", store.keys.away(run), "way", "id", "facts"))
-    about, (way, by, facts) = await store.read_many(asked)
+async def _departed(store: Store, run: RunRef, departure: str) -> str:
+    """The server that a run is on. Raises `NotFound` if it has not left by that departure, or is gone."""
+    asked = (("INFO", "replication"), ("HMGET", store.keys.away(run), "way", "id"))
+    about, (way, by) = await store.read_many(asked)
     if way != b"left" or by.decode() != departure:
-        raise NotFound(
-            f"run {public(run)!r} has not left by departure {departure[:64]!r}, or is wholly gone: move it again"
-        )
-    return server_of(about), facts
+        raise _not_left(run, departure)
+    return server_of(about)
+
+
+def _not_left(run: RunRef, departure: str) -> NotFound:
+    return NotFound(
+        f"run {public(run)!r} has not left by departure {departure[:64]!r}, or is wholly gone: move it again"
+    )
 
 
 async def _some(store: Store, run: RunRef, cursor: str | None, pending: Pending) -> tuple[list[Copied], str, Pending]:

@@ -40,7 +40,7 @@ _READ_KEYS: Final = ("open:*", "policy:*", "fork:*")
 _VIEWED: Final = (
     *_SHARED_KEYS, *_READ_KEYS, "runs", "run:*", "backlog:*", "groups:*", "batch:*", "batches:*", "results:*", "pools",
     "duty:*", "unacked", "settings:*", "reservoir:*", "drawn:*", "parked:*", "carried:*", "dapo", "carrying",
-    "paused:*", "archive:*", "archiving", "archive_state", "away:*", "departed:*", "leaving",
+    "paused:*", "archive:*", "archiving", "archive_state", "away:*", "departed:*", "leaving", "arrivals",
 )  # fmt: skip
 _MIRROR: Final = (
     "+hset +hget +hmget +hgetall +hincrby +hincrbyfloat +rpush +lrange +llen +del +unlink +exists +expire +sadd +srem "

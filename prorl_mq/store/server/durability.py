@@ -23,8 +23,8 @@ from prorl_mq.store.server.connection import ask_on_one
 
 CONFIRMED: Final = frozenset({
     "ack", "advance", "announce", "answer", "arrive", "close", "configure", "confirm", "depart", "enroll", "ensure",
-    "fail", "finish", "fork", "halt", "join", "leave", "log", "pause", "place", "put", "release", "resume", "settle",
-    "shelve", "stop", "submit", "switch", "vacate", "wake", "withdraw",
+    "fail", "finish", "fork", "give", "halt", "join", "leave", "log", "pause", "place", "put", "refuse", "release",
+    "restore", "resume", "settle", "shelve", "stop", "submit", "switch", "vacate", "wake", "withdraw",
 })  # fmt: skip
 # Verbs whose loss in a fail-over costs nobody anything: each with the reason.
 UNCONFIRMED: Final[Mapping[str, str]] = {

@@ -22,6 +22,7 @@ from prorl_mq.store.layout.keys import GROUP
 JOBS_AT_ONCE: Final = 128  # that one script makes: one to two and a half milliseconds of Redis
 BATCHES_CAP: Final = 200  # newest batches that a run remembers
 PLACED_MS: Final = 30 * DAY_MS  # how long it is noted in which cell a run is that nobody asks for
+LOSSES: Final = ("lost", "lost:shift", "lost:variance")  # fields of a run
 ADMIT: Final = "admit"  # the duty that admits
 TOLD_BYTES: Final = 4 << 10  # of a group's spec that goes from entry to entry with a job that began so
 BEGIN_AT_ONCE: Final = 64  # samples of one call that may begin with their submission
@@ -174,6 +175,7 @@ class GroupVerbs(Core):
             "bytes": verdict.bytes, "linger_ms": linger_ms, "ttl_ms": 7 * DAY_MS, "park": verdict.park,
             "counts": verdict.counts, "seen": verdict.seen and verdict.seen._asdict(),
             "tally": [part for pair in verdict.tally for part in pair], "trainers": TRAINERS,
+            "losses": [part for pair in zip(LOSSES, verdict.losses, strict=False) if pair[1] for part in pair],
         }  # fmt: skip
         return text(await self.call("settle", names, arguments, verdict.record, of_run=run))
 

@@ -32,7 +32,7 @@ class DepartedRun(NamedTuple):
 
 
 class MoveVerbs(Core):
-    """A run departs, arrives page by page, and is then removed where it was."""
+    """A run departs, arrives page by page, and is then removed where it was; or it is taken back before that."""
 
     async def hold_to_leave(self, run: RunRef) -> None:
         """Nothing of the run begins for some seconds."""
@@ -52,6 +52,7 @@ class MoveVerbs(Core):
             "run": run,
             "name": public(run),
             "cell": cell,
+            "prefix": keys.prefix,
             "due_after": due_after,
             "most": DUE_AT_ONCE,
             "tokens": 1,
@@ -61,6 +62,27 @@ class MoveVerbs(Core):
             return DepartedRun(*texts(rest))
         return None if word == b"gone" else {name: count for name, count in zip(WAITING, rest, strict=True) if count}
 
+    async def give(self, run: RunRef, departure: str) -> tuple[str, bytes]:
+        """Hands out what a run that has left held of shared keys, packed: `given`, `back` or `gone`."""
+        word, facts = await self.call("give", [self.keys.away(run)], {"id": departure})
+        return text(word), facts
+
+    async def restore(self, run: RunRef, departure: str, step: str) -> str:
+        """Takes a run back that has left: `restored`, `given` (it may be open in the other cell), `kept` or `gone`."""
+        names = [*self._held(run), self.keys.intakes, self.keys.intakes_of(tenant_of(run))]
+        about = {"run": run, "name": public(run), "id": departure, "step": step}
+        return text(await self.call("restore", names, about))
+
+    async def refuse(
+        self, run: RunRef, departure: str, keys: Sequence[str], *, mover: str, cell: str, last: str = ""
+    ) -> str:
+        """Lets a run arrive here no more by a departure, and removes `keys` of what had come of it: `refused`, `here`,
+        `left`, `stale` or `restarted`. `last`: as of `vacate`; the cell that keeps it is then noted.
+        """
+        about = {"run": run, "id": departure, "cell": cell, "mover": mover, "last": last, "ttl_ms": NOTED_MS}
+        names = [self.keys.away(run), self.keys.run(run), self.keys.arrivals, *keys]
+        return text(await self.call("refuse", names, about))
+
     async def arrive(
         self,
         run: RunRef,
@@ -69,26 +91,25 @@ class MoveVerbs(Core):
         mover: str,
         cell: str = "",
         departure: str = "",
+        first: bool = False,
+        clears: Sequence[str] = (),
         writes: Sequence[Write] = (),
         facts: Mapping[str, Any] | None = None,
         held: int = -1,
     ) -> tuple[str, str]:
         """Takes one step of a run's arrival: the script's reply, and the departure by which the run is here."""
-        keys = self.keys
-        names = [keys.away(run), keys.run(run), keys.runs, keys.run_settings, keys.unacked, keys.results(run)]
-        names += (keys.departed(run), keys.answers(run), keys.dapo, keys.carrying, keys.paused_runs)
-        names += (keys.cancellable(run), keys.admit_bell, keys.draw_bell)
         places = {key: place for place, key in enumerate(dict.fromkeys(each.key for each in writes), 1)}
         raw, items = Raw(), []
         for each in writes:
-            first = len(raw) + 2
+            at = len(raw) + 2
             raw.extend(each.words)
-            items.append((each.command, places[each.key], first, len(raw) + 1))
+            items.append((each.command, places[each.key], at, len(raw) + 1))
         about = {
-            "run": run, "step": step, "cell": cell, "mover": mover, "id": departure, "ttl_ms": BEGUN_MS, "bytes": held,
-            "facts": facts or {}, "items": items, "tokens": 1,
+            "run": run, "step": step, "cell": cell, "mover": mover, "id": departure, "first": first, "ttl_ms": BEGUN_MS,
+            "bytes": held, "facts": facts or {}, "items": items, "tokens": 1,
         }  # fmt: skip
-        word, arrived = await self.call("arrive", [*names, *places], about, *raw)
+        names = [*self._held(run), self.keys.arrivals, *clears, *places]
+        word, arrived = await self.call("arrive", names, about, *raw)
         return text(word), text(arrived)
 
     async def vacate(self, run: RunRef, departure: str, keys: Sequence[str], *, last: str = "") -> str:
@@ -97,3 +118,10 @@ class MoveVerbs(Core):
         """
         about = {"id": departure, "last": last, "ttl_ms": NOTED_MS}
         return text(await self.call("vacate", [self.keys.away(run), self.keys.departed(run), *keys], about))
+
+    def _held(self, run: RunRef) -> list[str]:
+        """The keys of `held.lua`."""
+        keys = self.keys
+        names = [keys.away(run), keys.run(run), keys.runs, keys.run_settings, keys.unacked, keys.results(run)]
+        names += (keys.departed(run), keys.answers(run), keys.dapo, keys.carrying, keys.paused_runs)
+        return [*names, keys.cancellable(run), keys.admit_bell, keys.draw_bell]
