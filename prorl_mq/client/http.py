@@ -195,14 +195,14 @@ class HttpDoor:
         if self._own and self._token is None:
             self._token = local_token.found(self.url)
         content = None if body is None else msgspec.json.encode(body)
-        target = self.url + path
+        target = f"{self.url}{path}?{urlencode(query)}" if query else self.url + path
         session = self._session()
         try:
             answer = None
             if method == "POST" and len(content or b"") <= AT_ONCE_BYTES:
                 answer = await self._posts.post(target, content or b"", token=self._token, answer_s=answer_s)
             if answer is None:
-                answer = await self._general(session, method, target, content, query=query, answer_s=answer_s)
+                answer = await self._general(session, method, target, content, answer_s)
         except (TimeoutError, aiohttp.ClientError, OSError, ConnectionDropped, BrokenAnswer) as error:
             self._found = self._file is None
             said = str(error) or type(error).__name__
@@ -221,21 +221,14 @@ class HttpDoor:
             raise ServiceError(f"{method} {path}: {self.url} answered something else: {error}") from None
 
     async def _general(
-        self,
-        session: aiohttp.ClientSession,
-        method: str,
-        target: str,
-        content: bytes | None,
-        *,
-        query: Mapping[str, str] | None,
-        answer_s: float,
+        self, session: aiohttp.ClientSession, method: str, target: str, content: bytes | None, answer_s: float
     ) -> HttpAnswer:
         headers = {"Accept": "application/msgpack"}
         headers |= {} if content is None else {"Content-Type": "application/json"}
         headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
         async with session.request(
             method,
-            URL(f"{target}?{urlencode(query)}" if query else target, encoded=True),
+            URL(target, encoded=True),
             data=None if content is None else _content(content),
             headers=headers,
             timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=answer_s),

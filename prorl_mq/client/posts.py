@@ -31,8 +31,9 @@ class Posts:
         place = urlsplit(url)
         about = f"Authorization: Bearer {token}\r\n" if token else ""
         about += "Content-Type: application/json\r\n" if body else ""
+        target = f"{place.path}?{place.query}" if place.query else place.path
         head = (
-            f"POST {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\nAccept: application/msgpack\r\n"
+            f"POST {target} HTTP/1.1\r\nHost: {place.netloc}\r\nAccept: application/msgpack\r\n"
             f"{about}Content-Length: {len(body)}\r\n\r\n"
         )
         request = (head.encode() + body,)

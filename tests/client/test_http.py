@@ -159,6 +159,23 @@ async def test_the_answer_to_a_batch_of_many_groups_is_read_whole() -> None:
         await door.aclose()
 
 
+@pytest.mark.anyio
+async def test_what_is_asked_for_behind_the_path_is_sent_with_a_body_too() -> None:
+    lines = list[bytes]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.append(await reader.readline())
+        writer.write(answered(409, {"title": "busy"}))
+        await writer.drain()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        door = HttpDoor(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with pytest.raises(ServiceError):
+            await door.move("POST", "run", {"cell": "b"}, {"tenant": "t&u"})
+        await door.aclose()
+    assert lines == [b"POST /v1/runs/run/move?tenant=t%26u HTTP/1.1\r\n"]
+
+
 @pytest.mark.parametrize(
     ("url", "plain"),
     [
