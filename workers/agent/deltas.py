@@ -20,6 +20,7 @@ class Deltas:
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
         self.end_of_turn = template.end_of_turn
+        self._ends = str(template.tokenizer.convert_ids_to_tokens(self.end_of_turn))
 
     def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Conversation:
         """A conversation's first messages as the template takes them."""
@@ -77,15 +78,19 @@ class Deltas:
         return [[*start, {**turn, "tool_calls": calls}], [*start, {**turn, "tool_calls": calls[:1]}]]
 
     def difference(self, base: Conversation, added: Conversation, tools: Sequence[Tool]) -> list[int]:
-        """The ids after the last end of turn of `base` when `added` follows it. Raises `TemplateError`."""
-        before = self.template.render(base, tools, generate=False)
-        full = self.template.render([*base, *added], tools, generate=True)
-        if self.end_of_turn not in before:
+        """The ids after the last end of turn of `base` when `added` follows it. Raises `TemplateError`.
+
+        That token separates what is encoded before it from what is behind it, so the text from there on alone is
+        encoded. `workers.agent.proof` compares both with the whole.
+        """
+        before = self.template.written(base, tools, generate=False)
+        full = self.template.written([*base, *added], tools, generate=True)
+        cut = before.rfind(self._ends)
+        if cut < 0:
             raise TemplateError(f"the chat template of {self.template.name} ends no turn: ids cannot continue it")
-        cut = len(before) - before[::-1].index(self.end_of_turn)
-        if full[:cut] != before[:cut]:
+        if not full.startswith(before[: cut + len(self._ends)]):
             raise self.rewritten(added[0]["role"], "what came before it")
-        return full[cut:]
+        return self.template.encode(full[cut:])[1:]
 
     def _behind_thinking(self, base: Conversation, added: Conversation, tools: Sequence[Tool]) -> list[int]:
         """The ids of results and a question behind a turn whose thought the question drops: that turn alone changes."""

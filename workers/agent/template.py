@@ -36,6 +36,7 @@ class ChatTemplate:
         self.name = name
         self.tokenizer = tokenizer
         self._array = np.asarray
+        self._encode = self._plain
         self.source = str(getattr(tokenizer, "chat_template", None) or "")
         if not self.source:
             raise TemplateError(f"{name} has no chat template; put a chat_template.jinja beside its tokenizer.json")
@@ -48,21 +49,42 @@ class ChatTemplate:
         }
         reserved = sorted({*self.added, END_RESPONSE}, key=len, reverse=True)
         self._reserved = re.compile("|".join(map(re.escape, reserved)))
+        self._quicken()
 
     def render(self, conversation: Conversation, tools: Sequence[Tool] = (), *, generate: bool) -> list[int]:
         """The ids of a conversation; `generate` adds the place where the model begins to write."""
-        return list(self._apply(conversation, tools, generate=generate, tokenize=True, return_dict=False))
+        return self.encode(self.written(conversation, tools, generate=generate))
 
-    def written(self, conversation: Conversation) -> str:
-        """The text of the same, up to where the model begins to write."""
-        return str(self._apply(conversation, (), generate=True, tokenize=False))
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, those of markers included."""
+        return self._encode(text)
 
-    def _apply(self, conversation: Conversation, tools: Sequence[Tool], *, generate: bool, **how: bool) -> Any:
+    def _plain(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _quicken(self) -> None:
+        """Asks the tokenizer of the library below for ids alone, where that gives the same: the usual way counts
+        offsets and makes masks, in nearly twice the time.
+        """
+        below = getattr(self.tokenizer, "backend_tokenizer", None)
+        if not hasattr(below, "encode_batch_fast"):
+            return
+
+        def quick(text: str) -> list[int]:
+            return list(below.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+
+        if quick(self.source) == self._plain(self.source):
+            self._encode = quick
+
+    def written(self, conversation: Conversation, tools: Sequence[Tool] = (), *, generate: bool = True) -> str:
+        """The text of a conversation."""
         schemas = [tool.schema() for tool in tools] if tools and self.takes_tools else None
         told = [in_parts(message) for message in conversation] if self.shows_images else conversation
         try:
-            return self.tokenizer.apply_chat_template(
-                told, tools=schemas, add_generation_prompt=generate, **how, **self.options
+            return str(
+                self.tokenizer.apply_chat_template(
+                    told, tools=schemas, add_generation_prompt=generate, tokenize=False, **self.options
+                )
             )
         except Exception as error:  # a template is a program: it raises what it likes
             raise TemplateError(f"the chat template of {self.name} failed: {type(error).__name__}: {error}") from error

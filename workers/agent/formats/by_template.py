@@ -73,7 +73,7 @@ class TemplateFormat(ABC):
         return self.template.decode(ids, special=False)
 
     def encode(self, text: str) -> list[int]:
-        return list(self.template.tokenizer.encode(text, add_special_tokens=False))
+        return self.template.encode(text)
 
     def opens(self, prompt_end: str) -> bool:
         """True if a prompt that ends so leaves the reasoning open."""
