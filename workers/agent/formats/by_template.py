@@ -70,7 +70,7 @@ class TemplateFormat(ABC):
         ]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self.template.decode(ids, special=False)
+        return self.template.decode(ids, special=False) if len(ids) else ""
 
     def encode(self, text: str) -> list[int]:
         return self.template.encode(text)
