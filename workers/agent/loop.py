@@ -152,8 +152,8 @@ class _Agent:
             said = Message(role="assistant", content=self.renderer.said(completion.ids))
             self.exchanged += (said, *results)
             self.history += (said, *results)
-            following = partial(self.renderer.following, completion.ids, results, self.tools, len(self.record.context))
-            added = following() if self.renderer.soon(results) else await asyncio.to_thread(following)
+            behind = (completion.ids, results, self.tools, len(self.record.context))
+            added = await asyncio.to_thread(self.renderer.following, *behind)
             self.record.insert(added.ids, added.pictures)
         return stop
 

@@ -21,7 +21,6 @@ from workers.agent.pictures import vision
 from workers.agent.template import ChatTemplate, NoTools, TemplateError
 from workers.agent.tools import Tool
 
-SOON_CHARS: Final = 1024  # take half a millisecond at most, a third of which a thread alone would cost
 BLIND_S: Final = 60.0  # until a processor that failed is loaded again: storage may have been away
 
 
@@ -108,11 +107,6 @@ class Renderer:
         if not images:
             return vision.Expanded(self.after(tail, messages, tools))
         return self.vision().expanded(self.after(tail, pictured.placed(messages), tools), images, before)
-
-    @staticmethod
-    def soon(messages: Sequence[Message]) -> bool:
-        """True where `following` takes so little that an event loop may call it itself."""
-        return not pictured.images_of(messages) and sum(len(each.content) for each in messages) <= SOON_CHARS
 
     def _seen(self) -> vision.Vision:
         if self._directory is None:

@@ -64,7 +64,7 @@ class ChatTemplate:
         """Asks the library below the tokenizer for ids and texts alone, where that gives the same: the usual way also
         counts offsets, makes masks and looks at what kind of list it is given, in twice the time.
         """
-        below = getattr(self.tokenizer, "backend_tokenizer", None)
+        below: Any = getattr(self.tokenizer, "backend_tokenizer", None)
         if not hasattr(below, "encode_batch_fast"):
             return
 
