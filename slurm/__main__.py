@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process.arguments import Parser, positive
-from prorl_mq.process.crew import Stopping, say
+from prorl_mq.process.crews.crew import Stopping, say
 from prorl_mq.process.screen.terminal import screens
 from prorl_mq.service import payload_files
 from prorl_mq.settings import Setting, SubCommand, add_commands

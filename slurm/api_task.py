@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from prorl_mq.process.children import Program
-from prorl_mq.process.crew import Stopping
+from prorl_mq.process.crews.crew import Stopping
 from prorl_mq.schema import rendezvous
 from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.rendezvous import Place

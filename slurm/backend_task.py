@@ -10,7 +10,7 @@ from typing import Final
 
 from prorl_mq.errors import NotFound
 from prorl_mq.process.children import Program
-from prorl_mq.process.crew import Stopping
+from prorl_mq.process.crews.crew import Stopping
 from prorl_mq.process.ports import free_port
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.service.backends import Registrar

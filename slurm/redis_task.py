@@ -16,7 +16,7 @@ from typing import Final, Self
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import redis_server
-from prorl_mq.process.crew import say
+from prorl_mq.process.crews.crew import say
 from prorl_mq.settings import Setting, add
 from prorl_mq.store.server import administration
 from prorl_mq.store.server.connection import OUTAGES

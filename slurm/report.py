@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
+from prorl_mq.process.crews.division import divided
 from prorl_mq.process.screen.tables import table
-from prorl_mq.rules.division import divided
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand

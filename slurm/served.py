@@ -7,7 +7,7 @@ import httpx
 
 from prorl_mq.errors import ProrlError, RedisUnavailable
 from prorl_mq.process.children import Child, Guard, Program
-from prorl_mq.process.crew import CRASHES, FIRST_WAIT_S, Stopping, say
+from prorl_mq.process.crews.crew import CRASHES, FIRST_WAIT_S, Stopping, say
 from prorl_mq.process.ports import free_port
 from prorl_mq.store.server.faults import RedisError
 

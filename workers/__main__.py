@@ -17,9 +17,9 @@ from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import logs, tokenizers
 from prorl_mq.process.backend_keys import BackendKeys, keys_from
 from prorl_mq.process.collector import calm
+from prorl_mq.process.crews.division import MOST_SLOTS
 from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.process.tracing import from_environment
-from prorl_mq.rules.division import MOST_SLOTS
 from prorl_mq.schema.messages import Stage
 from prorl_mq.settings import Setting, add
 from prorl_mq.store.server import fitness

@@ -17,7 +17,7 @@ import msgspec
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ProrlError, ServerUnfit
 from prorl_mq.process import redis_server
-from prorl_mq.process.crew import CRASHES, Stopping, say
+from prorl_mq.process.crews.crew import CRASHES, Stopping, say
 from prorl_mq.process.ports import free_port
 from prorl_mq.schema import rendezvous
 from prorl_mq.schema.rendezvous import Place

@@ -17,7 +17,7 @@ import msgspec
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ProrlError
-from prorl_mq.process.crew import say
+from prorl_mq.process.crews.crew import say
 from slurm import commands
 
 LOOK_S: Final = 0.05

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from prorl_mq.process.crew import Stopping
+from prorl_mq.process.crews.crew import Stopping
 from prorl_mq.settings import add
 from slurm.layout import SHARED
 from slurm.supervisor import places

@@ -12,7 +12,7 @@ from functools import partial
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ProrlError, RedisUnavailable
-from prorl_mq.process.crew import Stopping, say
+from prorl_mq.process.crews.crew import Stopping, say
 from prorl_mq.store.server.faults import RedisError
 from slurm import commands, demand
 from slurm.deployed import store_of, tasks

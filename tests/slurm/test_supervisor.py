@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from prorl_mq.process.crew import Stopping
+from prorl_mq.process.crews.crew import Stopping
 from prorl_mq.store.server.faults import RedisError
 from slurm import __main__ as cli
 from slurm import spec_file

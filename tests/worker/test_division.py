@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from prorl_mq.process.crews.division import MOST_SLOTS, divided
 from prorl_mq.process.signals import AGAIN
-from prorl_mq.rules.division import MOST_SLOTS, divided
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import WorkerStatus, living

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from prorl_mq.process.children import Program
-from prorl_mq.process.crew import Crew, Stopping
-from prorl_mq.rules.division import divided
+from prorl_mq.process.crews.crew import Crew, Stopping
+from prorl_mq.process.crews.division import divided
 from prorl_mq.schema.messages import Stage
 from workers.process.jobs import STOP_S
 from workers.process.lifetime import EXIT_S

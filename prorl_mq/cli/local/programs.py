@@ -12,7 +12,7 @@ import msgspec
 
 from prorl_mq.cli.local.settings import ServiceSettings
 from prorl_mq.process.children import Program
-from prorl_mq.rules.division import divided
+from prorl_mq.process.crews.division import divided
 from prorl_mq.schema.messages import Stage
 from prorl_mq.settings import REDIS
 from prorl_mq.shipped import shipped
