@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process.arguments import Parser, positive
+from prorl_mq.process.crews.crew import Stopping, say
 from prorl_mq.process.screen.terminal import screens
 from prorl_mq.service import payload_files
 from prorl_mq.settings import Setting, SubCommand, add_commands
 from slurm import commands, demand, spec_file
-from slurm.crew import Stopping, say
 from slurm.deployed import prepare, store_of, submitting, tasks
 from slurm.report import StatusReport, notes, past, report
 from slurm.script import BatchScript, array_script, scripts

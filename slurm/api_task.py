@@ -13,12 +13,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from prorl_mq.process.children import Program
+from prorl_mq.process.crews.crew import Stopping
 from prorl_mq.schema import rendezvous
 from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.rendezvous import Place
 from prorl_mq.settings import add
 from slurm.address import INTERFACE, address_of
-from slurm.crew import Stopping
 from slurm.layout import SHARED, role_file
 from slurm.served import Served
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from prorl_mq.errors import NotFound
 from prorl_mq.process.children import Program
+from prorl_mq.process.crews.crew import Stopping
 from prorl_mq.process.ports import free_port
 from prorl_mq.schema.ids import DEFAULT_TENANT, pool_ref
 from prorl_mq.service.backends import Registrar
@@ -20,7 +21,6 @@ from prorl_mq.store.pools import BackendInfo
 from prorl_mq.store.server.connection import RedisSettings, connect, located
 from prorl_mq.store.store import Store
 from slurm.address import INTERFACE, address_of
-from slurm.crew import Stopping
 from slurm.layout import role_file
 from slurm.served import Served
 

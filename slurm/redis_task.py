@@ -16,11 +16,11 @@ from typing import Final, Self
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import redis_server
+from prorl_mq.process.crews.crew import say
 from prorl_mq.settings import Setting, add
 from prorl_mq.store.server import administration
 from prorl_mq.store.server.connection import OUTAGES
 from slurm.address import INTERFACE
-from slurm.crew import say
 from slurm.layout import SHARED
 from slurm.servers.queue_server import RedisTask, WarnedStopping
 

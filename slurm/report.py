@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from prorl_mq.process.crews.division import divided
 from prorl_mq.process.screen.tables import table
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.workers import WorkerStatus
@@ -88,7 +89,8 @@ def _of_task(
         return []
     if task.working and not mine and task.run_s >= deployment.scale.start_s:
         return [f"{task.id} ({task.job}) has run for {task.run_s} s and no worker of it has been seen: see {log}"]
-    expected = WORKERS[array.kind] + array.processes - 1
+    parts = len(divided(array.slots)) if array.kind in {TaskKind.NODE, TaskKind.RUN} else 1
+    expected = WORKERS[array.kind] - 1 + array.processes * parts
     if task.working and mine and len(mine) < expected and task.run_s >= deployment.scale.start_s:
         return [f"{task.id} ({task.job}) has {len(mine)} of its {expected} workers: see {log}"]
     return []

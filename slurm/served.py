@@ -7,9 +7,9 @@ import httpx
 
 from prorl_mq.errors import ProrlError, RedisUnavailable
 from prorl_mq.process.children import Child, Guard, Program
+from prorl_mq.process.crews.crew import CRASHES, FIRST_WAIT_S, Stopping, say
 from prorl_mq.process.ports import free_port
 from prorl_mq.store.server.faults import RedisError
-from slurm.crew import CRASHES, FIRST_WAIT_S, Stopping, say
 
 LOOK_S = 0.2
 ANSWER_S = 5.0

@@ -17,9 +17,9 @@ from typing import Final
 
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.process.children import Program
+from prorl_mq.process.crews.crew import Crew, Stopping, say
 from prorl_mq.settings import Setting, add
 from slurm import node_state
-from slurm.crew import Crew, Stopping, say
 from slurm.layout import role_file
 from slurm.spec import TaskKind
 from slurm.tasks import clock_s

@@ -17,6 +17,7 @@ from prorl_mq.errors import ConfigurationError, ProrlError
 from prorl_mq.process import logs, tokenizers
 from prorl_mq.process.backend_keys import BackendKeys, keys_from
 from prorl_mq.process.collector import calm
+from prorl_mq.process.crews.division import MOST_SLOTS
 from prorl_mq.process.loop_lag import LoopLag
 from prorl_mq.process.tracing import from_environment
 from prorl_mq.schema.messages import Stage
@@ -43,6 +44,7 @@ from workers.node.sandboxes import chosen, own_provider, tried
 from workers.node.starts import WatchedProvider
 from workers.node.sweeping import Sweeping, repeat
 from workers.node.watched import stay_watched
+from workers.process import division
 from workers.process.lifetime import Draining, allocation
 from workers.process.worker import Worker
 from workers.redis_options import REDIS_SETTINGS, redis_settings
@@ -61,7 +63,8 @@ SETTINGS = (
     *REDIS_SETTINGS,
     Setting(
         "--slots",
-        "jobs at a time; N+M: M more in RUN, for rollouts that lost a node or a worker and would wait for a slot",
+        "jobs at a time; N+M: M more in RUN, for rollouts that lost a node or a worker and would wait for a slot. "
+        f"Above {MOST_SLOTS} RUN is several processes",
         type=slots,
         default="8",
         variable="PRORL_SLOTS",
@@ -98,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ["PRORL_STATE"] = str(settings.state_dir)  # for task families that keep data there
     logs.configure(os.environ)
     try:
+        if parts := division.programs(settings, sys.argv[1:] if argv is None else argv):
+            sys.exit(asyncio.run(division.serve(settings, parts)))
         calm()
         sys.exit(uvloop.run(serve(settings)))
     except* (ProrlError, SandboxUnavailable) as group:

@@ -257,8 +257,9 @@ def read_record(record: bytes, kind: type[T]) -> T:
 
 def pack_tokens(ids: Sequence[int], logprobs: Sequence[float]) -> tuple[bytes, bytes]:
     """Ids and log-probabilities as `LoggedCompletion` has them."""
-    wide, narrow = array("d", logprobs), array("f", logprobs)
-    return array("I", ids).tobytes(), (narrow if list(narrow) == list(wide) else wide).tobytes()
+    narrow = array("f", logprobs)
+    exact = narrow.tolist() == list(logprobs)
+    return array("I", ids).tobytes(), (narrow if exact else array("d", logprobs)).tobytes()
 
 
 def unpack_tokens(read: LoggedCompletion) -> tuple[list[int], list[float]]:

@@ -17,6 +17,7 @@ import msgspec
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ProrlError, ServerUnfit
 from prorl_mq.process import redis_server
+from prorl_mq.process.crews.crew import CRASHES, Stopping, say
 from prorl_mq.process.ports import free_port
 from prorl_mq.schema import rendezvous
 from prorl_mq.schema.rendezvous import Place
@@ -24,7 +25,6 @@ from prorl_mq.store.server import acl, administration
 from prorl_mq.store.server.connection import OUTAGES, RedisSettings, connect
 from slurm import node_state
 from slurm.address import address_of
-from slurm.crew import CRASHES, Stopping, say
 from slurm.layout import role_file
 from slurm.servers.certificates import authority, issue, trusted
 from slurm.servers.redis_data import RedisData, Successor

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from prorl_mq.process.children import Child, Guard, Program
-from slurm.crew import Stopping, say
+from prorl_mq.process.crews.crew import Stopping, say
 
 GRACE_S: Final = 15.0  # less than srun is left
 

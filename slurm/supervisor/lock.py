@@ -17,8 +17,8 @@ import msgspec
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ProrlError
+from prorl_mq.process.crews.crew import say
 from slurm import commands
-from slurm.crew import say
 
 LOOK_S: Final = 0.05
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")

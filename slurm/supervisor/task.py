@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from prorl_mq.process.crews.crew import Stopping
 from prorl_mq.settings import add
-from slurm.crew import Stopping
 from slurm.layout import SHARED
 from slurm.supervisor import places
 from slurm.supervisor.watch import Watch

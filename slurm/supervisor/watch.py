@@ -12,9 +12,9 @@ from functools import partial
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ProrlError, RedisUnavailable
+from prorl_mq.process.crews.crew import Stopping, say
 from prorl_mq.store.server.faults import RedisError
 from slurm import commands, demand
-from slurm.crew import Stopping, say
 from slurm.deployed import store_of, tasks
 from slurm.scaling import Memory, ScalingPlan, decide, failing, named, servers
 from slurm.script import array_script, backend_script, scripts, watch_script

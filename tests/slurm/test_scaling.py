@@ -224,3 +224,9 @@ def test_a_node_task_with_one_worker_of_two_is_named_once_it_had_time() -> None:
     assert notes(one("node"), [task("1_0", run_s=10)], {}, seen) == []
     [said] = notes(one("node"), [task("1_0", run_s=500)], {}, seen)
     assert said.startswith("1_0 (a) has 1 of its 2 workers: see ")
+
+
+def test_a_run_worker_of_many_slots_is_expected_as_several() -> None:
+    seen = work(0, workers=(worker("1_0"),))
+    [said] = notes(one("run", slots=700), [task("1_0", run_s=500)], {}, seen)
+    assert said.startswith("1_0 (a) has 1 of its 3 workers: see ")

@@ -8,8 +8,8 @@ import pytest
 
 from prorl_mq.errors import NotFound, RedisUnavailable
 from prorl_mq.process.children import Program
+from prorl_mq.process.crews.crew import FIRST_WAIT_S, Stopping
 from slurm import served
-from slurm.crew import FIRST_WAIT_S, Stopping
 from slurm.scaling import YOUNG_S
 from slurm.served import Served
 

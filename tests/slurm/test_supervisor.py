@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from prorl_mq.process.crews.crew import Stopping
 from prorl_mq.store.server.faults import RedisError
 from slurm import __main__ as cli
 from slurm import spec_file
-from slurm.crew import Stopping
 from slurm.layout import logs
 from slurm.report import notes
 from slurm.script import watch_script

@@ -5,13 +5,14 @@ messages come to it. A template that rewrites earlier messages has no such diffe
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from workers.agent.hermes import Message, described, from_user
 from workers.agent.template import ANSWER, USER, ChatTemplate, Conversation, TemplateError
 from workers.agent.tools import Tool
 
 _SYSTEM = Message(role="system", content="Be brief.")
+_MOST: Final = 64  # texts of synthetic conversations that are kept
 
 
 class Deltas:
@@ -20,6 +21,8 @@ class Deltas:
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
         self.end_of_turn = template.end_of_turn
+        self._ends = str(template.tokenizer.convert_ids_to_tokens(self.end_of_turn))
+        self._known: dict[Sequence[str], str] = {}
 
     def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Conversation:
         """A conversation's first messages as the template takes them."""
@@ -77,15 +80,29 @@ class Deltas:
         return [[*start, {**turn, "tool_calls": calls}], [*start, {**turn, "tool_calls": calls[:1]}]]
 
     def difference(self, base: Conversation, added: Conversation, tools: Sequence[Tool]) -> list[int]:
-        """The ids after the last end of turn of `base` when `added` follows it. Raises `TemplateError`."""
-        before = self.template.render(base, tools, generate=False)
-        full = self.template.render([*base, *added], tools, generate=True)
-        if self.end_of_turn not in before:
+        """The ids after the last end of turn of `base` when `added` follows it. Raises `TemplateError`.
+
+        That token separates what is encoded before it from what is behind it, so the text from there on alone is
+        encoded. `workers.agent.proof` compares both with the whole.
+        """
+        full = self.template.written([*base, *added], tools, generate=True)
+        key = (str(base), *(tool.name for tool in tools))
+        before = self._known.get(key)
+        if before is None or not full.startswith(before):  # a template may show the day
+            before = self._before(base, tools)
+            if not full.startswith(before):
+                raise self.rewritten(added[0]["role"], "what came before it")
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            self._known[key] = before
+        return self.template.encode(full[len(before) - len(self._ends) :])[1:]
+
+    def _before(self, base: Conversation, tools: Sequence[Tool]) -> str:
+        """The text of a conversation up to its last end of turn."""
+        text, ends, _ = self.template.written(base, tools, generate=False).rpartition(self._ends)
+        if not ends:
             raise TemplateError(f"the chat template of {self.template.name} ends no turn: ids cannot continue it")
-        cut = len(before) - before[::-1].index(self.end_of_turn)
-        if full[:cut] != before[:cut]:
-            raise self.rewritten(added[0]["role"], "what came before it")
-        return full[cut:]
+        return text + ends
 
     def _behind_thinking(self, base: Conversation, added: Conversation, tools: Sequence[Tool]) -> list[int]:
         """The ids of results and a question behind a turn whose thought the question drops: that turn alone changes."""

@@ -27,10 +27,9 @@ def split_ids(ids: Sequence[int], markers: Mapping[int, str], decode: Callable[[
     """Cuts at the ids of markers."""
     pieces: list[Piece] = []
     start = 0
-    for place, token in enumerate(ids):
-        if token in markers:
-            pieces += [(False, decode(ids[start:place])), (True, markers[token])]
-            start = place + 1
+    for place in [place for place, token in enumerate(ids) if token in markers]:
+        pieces += [(False, decode(ids[start:place])), (True, markers[ids[place]])]
+        start = place + 1
     return [*pieces, (False, decode(ids[start:]))]
 
 

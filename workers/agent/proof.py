@@ -57,7 +57,8 @@ def _steady(deltas: Deltas, added: Sequence[Message], tools: Sequence[Tool]) -> 
             later = deltas.difference(base, deltas.new(added), tools)
         except TemplateError:
             continue
-        if later == delta:
+        whole = deltas.template.render([*base, *deltas.new(added)], tools, generate=True)
+        if later == delta and whole[-1 - len(delta) :] == [deltas.end_of_turn, *delta]:
             return delta
         raise TemplateError(
             f"the chat template of {name} is not append-only: what a {role} message adds depends on what was said "

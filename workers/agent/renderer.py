@@ -158,4 +158,4 @@ class Renderer:
 
     def ids(self, text: str) -> list[int]:
         """Text as ids, for who stands in for a model."""
-        return list(self._template.tokenizer.encode(text, add_special_tokens=False))
+        return self._template.encode(text)

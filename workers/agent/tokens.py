@@ -7,7 +7,7 @@ Whatever breaks that starts a new segment: nothing is decoded and encoded again 
 import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -21,6 +21,7 @@ from workers.inference.protocol import Completion, MalformedAnswer
 from workers.inference.request import GrowingIds
 
 Opening = Literal["start", "compaction"]
+_NONE: Final = array("d", [math.nan])
 
 
 class _OpenSegment:
@@ -47,7 +48,7 @@ class _OpenSegment:
     def insert(self, ids: Sequence[int]) -> None:
         self.context.extend(ids)
         self.loss_mask.extend(bytes(len(ids)))
-        self.logprobs.extend([math.nan] * len(ids))
+        self.logprobs.extend(_NONE * len(ids))
 
     def inherit(self, ids: Sequence[int]) -> None:
         """Sampled ids that are trained in another sample."""

@@ -12,6 +12,8 @@ import msgspec
 
 from prorl_mq.cli.local.settings import ServiceSettings
 from prorl_mq.process.children import Program
+from prorl_mq.process.crews.division import divided
+from prorl_mq.schema.messages import Stage
 from prorl_mq.settings import REDIS
 from prorl_mq.shipped import shipped
 from prorl_mq.store.server.connection import RedisSettings
@@ -59,17 +61,19 @@ def compat(settings: ServiceSettings, redis: RedisSettings, port: int) -> Progra
 
 
 def workers(settings: ServiceSettings, redis: RedisSettings) -> Iterator[Program]:
-    """One program for each worker process."""
+    """One program for each worker process. RUN workers of many slots are several."""
     for stage, count in settings.processes.items():
-        argv = [*MODULE, "workers", "--stage", stage.value, "--slots", str(settings.slots)]
+        slots = [each for each, _ in divided(settings.slots)] if stage is Stage.RUN else [settings.slots]
+        argv = [*MODULE, "workers", "--stage", stage.value]
         argv += ["--namespace", redis.namespace, "--sandbox", settings.sandbox]
         argv += ["--state-dir", str(settings.state_dir), "--grace-ms", str(int(settings.grace_s * 1000))]
         if settings.tokenizer is not None:
             argv += ["--tokenizer", str(settings.tokenizer)]
-        for number in range(1, count + 1):
+        for number, share in enumerate(slots * count, 1):
             name = f"{stage.value}-{number}"
             env = {**installed(settings.state_dir), **settings.environment, **credentials(redis)}
-            yield Program(name=name, argv=argv, log=logs(settings) / f"{name}.log", env=env)
+            each = [*argv, "--slots", str(share)]
+            yield Program(name=name, argv=each, log=logs(settings) / f"{name}.log", env=env)
 
 
 def installed(state_dir: Path, given: Mapping[str, str] = os.environ) -> dict[str, str]:

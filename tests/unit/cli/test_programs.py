@@ -29,3 +29,10 @@ def test_no_process_of_a_service_shows_a_password(tmp_path: Path, url: str) -> N
     argv = page[0].argv
     found = dashboard.settings_from(argv[argv.index("-m") + 2 :], page[0].env).redis
     assert (found.url, found.username, found.password) == (url, "ann", "pass-word-too")
+
+
+def test_run_workers_of_more_slots_than_one_process_serves_are_several(tmp_path: Path) -> None:
+    redis = RedisSettings(url="unix:///r")
+    settings = ServiceSettings(state_dir=tmp_path, processes={Stage.INIT: 1, Stage.RUN: 2}, redis=redis, slots=401)
+    found = [(each.name, each.argv[each.argv.index("--slots") + 1]) for each in programs.workers(settings, redis)]
+    assert found == [("init-1", "401"), ("run-1", "200"), ("run-2", "201"), ("run-3", "200"), ("run-4", "201")]

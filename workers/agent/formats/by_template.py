@@ -48,7 +48,7 @@ class TemplateFormat(ABC):
 
     def parse(self, ids: Sequence[int], tools: Sequence[Tool] = ()) -> parser.Parsed:
         pieces = self.pieces(ids)
-        ended = any(token in self.stop_ids for token in ids)
+        ended = any(stop in ids for stop in self.stop_ids)
         parsed = parser.parse(pieces, self.calls, opened=self.opened(pieces, ended=ended), think=self.think)
         if not self.texts_only or not tools:
             return parsed
@@ -62,7 +62,7 @@ class TemplateFormat(ABC):
 
     def pieces(self, ids: Sequence[int]) -> list[Piece]:
         """Markers, and the text between them, up to the first id that ends a completion."""
-        end = next((place for place, token in enumerate(ids) if token in self.stop_ids), len(ids))
+        end = min((ids.index(stop) for stop in self.stop_ids if stop in ids), default=len(ids))
         return [
             piece
             for is_marker, text in parser.split_ids(ids[:end], self._marker_ids, self.decode)
@@ -70,10 +70,10 @@ class TemplateFormat(ABC):
         ]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self.template.decode(ids, special=False)
+        return self.template.decode(ids, special=False) if len(ids) else ""
 
     def encode(self, text: str) -> list[int]:
-        return list(self.template.tokenizer.encode(text, add_special_tokens=False))
+        return self.template.encode(text)
 
     def opens(self, prompt_end: str) -> bool:
         """True if a prompt that ends so leaves the reasoning open."""

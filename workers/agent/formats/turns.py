@@ -112,9 +112,12 @@ class TurnFormat(TemplateFormat):
     def _behind(
         self, start: Conversation, turn: dict[str, Any], added: Conversation, tools: Sequence[Tool]
     ) -> list[int]:
-        begun, kept = self._start(start, tools)
         full = self.template.render([*start, turn, *added], tools, generate=True)
-        place = _common(begun, full)
+        begun, kept = self._start(start, tools)
+        if (place := _common(begun, full)) < kept:  # a template may show the day, which has changed since
+            self._starts.clear()
+            begun, kept = self._start(start, tools)
+            place = _common(begun, full)
         if place < kept and not self.rewrites:
             raise TemplateError(
                 f"the chat template of {self.template.name} is not append-only: adding a {added[0]['role']} message "

@@ -57,7 +57,7 @@ class _Request(msgspec.Struct, kw_only=True, omit_defaults=True):
     return_token_ids: bool = False
 
 
-class _Entry(msgspec.Struct):
+class _Entry(msgspec.Struct, gc=False):
     logprob: float
     token_id: int | None = None
     token: str | None = None

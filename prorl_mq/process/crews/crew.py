@@ -1,4 +1,4 @@
-"""The processes of one Slurm task: started together, restarted when they crash, ended together.
+"""Processes that serve together: started together, restarted when they crash, ended together.
 
 One that ends by itself with code 0 has drained (its time is over, or it had nothing to do): the others follow it.
 """
@@ -18,17 +18,17 @@ MISUSED: Final = 2  # a program that was started wrongly will not start better t
 FIRST_WAIT_S: Final = 1.0
 STEADY_S: Final = 60.0
 HELPER_GRACE_S: Final = 10.0
-CRASHES: Final = 5  # in a row, until the task gives up
+CRASHES: Final = 5  # in a row, until the crew gives up
 
 
 def say(text: str) -> None:
-    """To the log of the task. A full disk must not end it."""
+    """To the log. A full disk must not end who writes it."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 class Stopping(EndSignals):
-    """End signals that tell whether Slurm has asked a task to end."""
+    """End signals that tell whether the crew has been asked to end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,10 +39,10 @@ class Stopping(EndSignals):
 
 
 class Crew:
-    """Programs that serve together. `run` returns the exit code of the task.
+    """Programs that serve together. `run` returns the exit code of their owner.
 
     Those `beside` them outlive them and may come and go: another task of the node may have its own. Where this process
-    is killed, sandboxes below `state_dir` that they have made end with them.
+    is killed they end, and with them the sandboxes below `state_dir` that they have made.
     """
 
     def __init__(
@@ -59,7 +59,9 @@ class Crew:
         self._state_dir = state_dir
 
     async def run(self, stopping: Stopping) -> int:
-        """Until a signal, until one drains by itself, or until one cannot be kept alive."""
+        """Until a signal, until one drains by itself, or until one cannot be kept alive. Where a signal's drain was cut
+        short, the code is that of the signal, or 1 in place of 0.
+        """
         guard = Guard(self._state_dir, shared=True)
         children = [Child(program, say=say, guard=guard) for program in self._programs]
         helpers = [Child(program, say=say, guard=guard) for program in self._beside]
@@ -75,7 +77,6 @@ class Crew:
                 task.cancel()
             await asyncio.gather(asked, *minders, return_exceptions=True)
             ended = [minder.result() for minder in minders if minder in done]
-            return max(ended, default=stopping.exit_code)
         finally:
             await asyncio.gather(*(child.stop(self._grace_s) for child in children))
             for keeper in keeping:
@@ -83,6 +84,9 @@ class Crew:
             await asyncio.gather(*keeping, return_exceptions=True)
             await asyncio.gather(*(child.stop(HELPER_GRACE_S) for child in helpers))
             await guard.aclose()
+        if ended:
+            return max(ended)
+        return stopping.exit_code or int(any(child.ended for child in children))
 
 
 async def _mind(child: Child) -> int:
@@ -96,7 +100,7 @@ async def _mind(child: Child) -> int:
             return code
         crashes = 1 if monotonic() - began > STEADY_S else crashes + 1
         if crashes >= CRASHES:
-            say(f"{child.obituary()}, the {crashes}th time in a row: the task ends")
+            say(f"{child.obituary()}, the {crashes}th time in a row: all end")
             return 1
         wait_s = FIRST_WAIT_S * 2 ** (crashes - 1)
         say(f"{child.obituary()}; it is restarted in {wait_s:g} s")

@@ -1,0 +1,1 @@
+"""Processes that serve together, and how many of them a worker is."""
