@@ -68,6 +68,7 @@ class FakeBackend:
     ) -> None:
         self.reply = reply or pseudo_random()
         self.model = model
+        self.model_root = ""  # where it says that it loaded its model from; empty: its name
         self.latency_ms = latency_ms  # of every request
         self.token_ms = token_ms  # of every sampled token, on top
         self.routes = set(routes)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import reasoning_gym
 
@@ -70,6 +71,10 @@ def forget(out: Path, keep: int) -> None:
         file.write_text(file.read_text().replace(run_id, f"{run_id}-lost"))
 
 
+def program(backend: str, **behaviour: object) -> None:
+    httpx.post(f"{backend}/fake", json=behaviour).raise_for_status()
+
+
 def wait_for_samples(out: Path, process: "subprocess.Popen[str]", count: int) -> None:
     file, deadline = out / "samples.jsonl", time.monotonic() + 120
     while not (file.exists() and file.read_bytes().count(b"\n") >= count):
@@ -94,6 +99,12 @@ def test_a_killed_evaluation_is_continued_and_nothing_is_sampled_twice(
         said = first.communicate()[1]
         assert (first.returncode, told in said) == (code, True)
     assert 4 <= len(lines(out)) < 16, "it was killed on the way"
+
+    program(slow, model_root="/models/other")
+    other = prorl(*words)
+    assert other.returncode == 2
+    assert f"was begun with policy, and {slow} serves policy (/models/other): evaluate it under another" in other.stderr
+    program(slow, model_root="")
 
     done = prorl(*words)
     assert done.returncode == 0, done.stderr
