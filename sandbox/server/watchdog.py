@@ -235,7 +235,7 @@ class Watchdog:
         return used
 
     def _shares(self, living: list[Process]) -> dict[int, int]:
-        """What each process takes: the smaller of two readings. Where some fork or end during one, those read before
+        """The share of each process: the smaller of two readings. Where some fork or end during one, those read before
         them and those read behind them are each given the same pages.
         """
         readings = [{found.pid: self._proc.share_bytes(found) for found in living} for _ in range(2)]

@@ -81,7 +81,7 @@ BASH: Final = {  # as mini-swe-agent describes it
 
 
 def _noted(colour: str) -> Lesson:
-    """An agent of somebody else's asks, and what the policy has seen is what its command writes."""
+    """A third-party agent asks, and what the policy has seen is what its command writes."""
     command = f"echo {colour} > /workspace/seen; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
     return Lesson(colour=colour, answer=colour, said=[call("bash", command=command)], results=[], tools=[foreign(BASH)])
 

@@ -52,7 +52,7 @@ async def box(state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("lesson", HARNESS_LESSONS, ids=lambda lesson: lesson.colour)
-async def test_an_agent_of_somebody_else_shows_an_image_and_its_ids_are_those_that_vllm_has_read(
+async def test_a_third_party_agent_shows_an_image_and_its_ids_are_those_that_vllm_has_read(
     box: Sandbox,
     clients: InferenceClients,
     backend: Probed,

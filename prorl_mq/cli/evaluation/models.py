@@ -17,7 +17,7 @@ TRIES: Final = 12  # the service asks a backend every two seconds
 NOT_THERE: Final = 404
 
 
-class OtherModel(ConfigurationError):
+class ModelChanged(ConfigurationError):
     """A model answers that is not the one that an evaluation has samples of."""
 
 
@@ -28,18 +28,18 @@ class ServedModels:
         self._client, self._directory, self._save = client, directory, save
 
     async def check(self, kept: Definition) -> None:
-        """Called before samples are asked for. Raises `OtherModel` or `ServiceError`."""
+        """Called before samples are asked for. Raises `ModelChanged` or `ServiceError`."""
         if kept.others:
-            raise OtherModel(f"{self._mixed(kept)}: {self._fix(kept)}")
+            raise ModelChanged(f"{self._mixed(kept)}: {self._fix(kept)}")
         told = await self._told(kept)
         if strangers := _strangers(kept, told):
-            raise OtherModel(
+            raise ModelChanged(
                 f"{self._directory} was begun with {_list(kept.models)}, and {strangers}: {self._fix(kept)}"
             )
         self._note(kept, told)
 
     async def watch(self, current: Callable[[], Definition]) -> None:
-        """While samples are made: returns never. Raises `OtherModel`, and notes the stranger, for its samples may be
+        """While samples are made: returns never. Raises `ModelChanged`, and notes the stranger, for its samples may be
         among those of the model.
         """
         while True:
@@ -47,7 +47,7 @@ class ServedModels:
             await self.look(current())
 
     async def look(self, kept: Definition) -> None:
-        """Once. Raises `OtherModel`; a service that does not answer shows itself elsewhere."""
+        """Once. Raises `ModelChanged`; a service that does not answer shows itself elsewhere."""
         try:
             told = await self._served(kept)
         except ServiceError:
@@ -56,11 +56,11 @@ class ServedModels:
             others = sorted(set(filter(None, told.values())) - set(kept.models))
             kept = msgspec.structs.replace(kept, others=others)
             self._save(kept)
-            raise OtherModel(f"{self._mixed(kept)} ({strangers}): {self._fix(kept)}")
+            raise ModelChanged(f"{self._mixed(kept)} ({strangers}): {self._fix(kept)}")
         self._note(kept, told)
 
     async def _told(self, kept: Definition) -> Mapping[str, str]:
-        """Where a backend has told its model before, it is waited for a moment: one that was just added has not yet."""
+        """The names, once all backends have told theirs, or after a moment: one that was just added has not yet."""
         told = await self._served(kept)
         for _ in range(TRIES if kept.models else 0):
             if told and all(told.values()):
@@ -70,7 +70,7 @@ class ServedModels:
         return told
 
     async def _served(self, kept: Definition) -> Mapping[str, str]:
-        """What each backend of the pool tells, by its address; an empty text where it tells nothing."""
+        """The model that each backend of the pool names, by its address; an empty text where it names none."""
         try:
             backends = (await self._client.policy(kept.pool)).backends
         except ServiceError as error:

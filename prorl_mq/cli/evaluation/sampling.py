@@ -49,7 +49,7 @@ class SuiteSampling:
         definition.write(self._directory, kept)
 
     async def run(self) -> None:
-        """Returns when each sample has ended. Raises `ServiceError`, and `OtherModel` where samples of another model
+        """Returns when each sample has ended. Raises `ServiceError`, and `ModelChanged` where samples of another model
         would be among them.
         """
         whole = [each for each in self.kept.submitted if self._whole(each)]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from prorl_mq.cli.evaluation import models
-from prorl_mq.cli.evaluation.models import OtherModel, ServedModels
+from prorl_mq.cli.evaluation.models import ModelChanged, ServedModels
 from prorl_mq.client import AsyncClient
 from prorl_mq.errors import ServiceError
 from prorl_mq.evaluation.definition import Definition
@@ -66,7 +66,7 @@ async def test_another_one_is_refused_before_anything_is_sampled() -> None:
     kept = Kept({"http://a": "m"}, {"http://a": "n"})
     await kept.served.check(kept.now)
     with pytest.raises(
-        OtherModel, match="out was begun with m, and http://a serves n: evaluate it under another --out"
+        ModelChanged, match="out was begun with m, and http://a serves n: evaluate it under another --out"
     ):
         await kept.served.check(kept.now)
     assert kept.now.others == (), "it may be served again"
@@ -76,17 +76,17 @@ async def test_one_that_comes_while_samples_are_made_ends_the_evaluation_for_goo
     """Samples of both may be in the file, so that the model of before may not continue it either."""
     kept = Kept({"http://a": "m"}, ServiceError("away", status=503), {"http://a": "m"}, {"http://a": "n"})
     await kept.served.check(kept.now)
-    with pytest.raises(OtherModel, match=r"n answered, too, while out was made of m \(http://a serves n\)"):
+    with pytest.raises(ModelChanged, match=r"n answered, too, while out was made of m \(http://a serves n\)"):
         await kept.served.watch(lambda: kept.now)
     cast("Any", kept.served)._client.answers = [{"http://a": "m"}]
-    with pytest.raises(OtherModel, match="n answered, too, while out was made of m: evaluate it under another --out"):
+    with pytest.raises(ModelChanged, match="n answered, too, while out was made of m: evaluate it under another --out"):
         await kept.served.check(kept.now)
 
 
 async def test_a_backend_that_has_not_been_asked_yet_is_waited_for() -> None:
     kept = Kept({"http://a": "m"}, {"http://a": None}, {}, {"http://a": "n"})
     await kept.served.check(kept.now)
-    with pytest.raises(OtherModel):
+    with pytest.raises(ModelChanged):
         await kept.served.check(kept.now)
 
 
