@@ -31,7 +31,7 @@ NAME = "mini-swe-agent"
 PART = "<MSWEA_MULTIMODAL_CONTENT><CONTENT_TYPE>image_url</CONTENT_TYPE>{}</MSWEA_MULTIMODAL_CONTENT>"
 CONFIG = {
     "agent.system_template": SYSTEM,
-    "agent.instance_template": "{{task}}",
+    "agent.instance_template": "{task}",  # the words of `harness.json` are filled in
     "agent.max_consecutive_format_errors": 1,
     "model.multimodal_regex": f"(?s){PART.format('(.+?)').replace('image_url', '(.+?)')}",
 }  # its own settings, where it reads images
@@ -86,10 +86,12 @@ async def test_a_third_party_agent_shows_an_image_and_its_ids_are_those_that_vll
     assert trajectory is not None, result.printed
     check(trajectory)
     assert (result.stop.reason, result.exit_code) == ("finish", 0), (result.printed, trajectory.turns)
-    assert (await box.run(["cat", "/workspace/seen"])).stdout.decode() == f"{lesson.colour}\n"
+    said = [turn.text for turn in trajectory.turns]
+    assert (await box.run(["cat", "/workspace/seen"])).stdout.decode() == f"{lesson.colour}\n", (said, result.printed)
     [segment] = trajectory.segments
     assert trajectory.images == [lesson.image]
-    scored = forward(state_dir, python_path, model, trajectory)
+    tools = [tool.schema() for tool in lesson.tools]  # that it asked with, which a record of its rollout does not keep
+    scored = forward(state_dir, python_path, model, msgspec.structs.replace(trajectory, tools=tools))
     assert list(segment.prompt_ids) == scored["prompt_ids"]
     [place] = segment.images
     assert segment.prompt_ids[place.start : place.end] == scored["image_ids"]
