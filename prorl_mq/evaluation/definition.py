@@ -59,6 +59,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     prices: Prices | None
     sets: Annotated[Sequence[KeptSet], Meta(min_length=1)]
     submitted: Sequence[Submitted] = ()
+    models: Sequence[str] = ()  # that it was begun with, as backends name them; none where they do not
+    others: Sequence[str] = ()  # that answered as well: its samples may be of either
     schema: int = VERSION
 
     def __post_init__(self) -> None:

@@ -32,6 +32,16 @@ def report(results: Results) -> list[Block]:
     if len(results.versions) > 1:
         told = ", ".join(results.versions)
         blocks.append(Paragraph(f"The policy changed meanwhile: tokens were sampled by the versions {told}."))
+    if results.others:
+        told = " and ".join(results.others)
+        blocks.append(
+            Paragraph(f"Another model answered meanwhile: {told}. Samples may be of either; evaluate it again.")
+        )
+    if hurried := total.truncated.get("time", 0):
+        blocks.append(Paragraph(
+            f"Cut off by time (run_ms): {hurried} of {total.samples} samples, which count as they were then. How "
+            "many do depends on the speed of backends and machines, and not on the policy alone."
+        ))  # fmt: skip
     bars = [_bar(each.name, each.solved_share) for each in (*results.sets, total) if each.solved_share]
     blocks += [Heading("Results"), _figures(results)]
     if bars:
@@ -50,8 +60,15 @@ def report(results: Results) -> list[Block]:
     )]  # fmt: skip
     blocks += [Heading("Tasks"), *_tasks(results)]
     blocks += _failures(results)
-    origin = f"Run {results.run_id}; backends: {', '.join(results.backends) or 'not told'}; policy versions: "
-    return [*blocks, Heading("Origin"), Paragraph(origin + (", ".join(results.versions) or "not told"))]
+    origin = f"Run {results.run_id}" + "".join(
+        f"; {what}: {', '.join(names) or 'not told'}"
+        for what, names in (
+            ("model", results.models),
+            ("backends", results.backends),
+            ("policy versions", results.versions),
+        )
+    )
+    return [*blocks, Heading("Origin"), Paragraph(origin)]
 
 
 def headline(results: Results) -> str:

@@ -113,7 +113,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything. `versions`: policy versions that sampled tokens, as backends told them."""
+    """Everything. `versions`: policy versions that sampled tokens, as backends told them. `models`: as backends named
+    them when it began; `others`: that answered later, so that samples may be of either.
+    """
 
     suite: str
     pool: str
@@ -122,6 +124,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     sets: Sequence[SetResult]
     backends: Sequence[str]
     versions: Sequence[str]
+    models: Sequence[str] = ()
+    others: Sequence[str] = ()
     comparison: Comparison | None = None
     schema: int = VERSION
 

@@ -151,6 +151,8 @@ def compute(kept: Definition, samples: Iterable[PlacedSample]) -> Results:
         sets=sets,
         backends=sorted(backends),
         versions=sorted(versions),
+        models=kept.models,
+        others=kept.others,
     )
 
 

@@ -1,9 +1,11 @@
 """Tokenizers on disk: what a process can say of their directories without loading them, and which a pool has."""
 
 import contextvars
+import importlib.util
 import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ MODELS: Final = "PRORL_MODELS"
 NOT_CONFIGURED: Final = "no tokenizer is configured"
 _FILES: Final = ("tokenizer_config.json", "tokenizer.json")
 PROCESSOR: Final = ("processor_config.json", "preprocessor_config.json")
+FOR_IMAGES: Final = ("PIL", "torch", "torchvision")  # what processors import; the extra `images`
 
 
 def check_directory(directory: Path, option: str) -> None:
@@ -32,6 +35,11 @@ def check_directory(directory: Path, option: str) -> None:
 def sees(directory: Path) -> bool:
     """True if the files of an image processor lie beside a tokenizer."""
     return any((directory / name).is_file() for name in PROCESSOR)
+
+
+def can_see() -> bool:
+    """True if this environment has the libraries of image processors. None of them is imported."""
+    return all(PathFinder.find_spec(name) or importlib.util.find_spec(name) for name in FOR_IMAGES)
 
 
 class PoolModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,12 +70,13 @@ def of_pools(environ: Mapping[str, str]) -> dict[str, PoolModel]:
 
 def sight(environ: Mapping[str, str]) -> str:
     """Which pools' models take images, as a heartbeat says it: `+policy -judge -` has that of the pool `policy`, and
-    neither `judge` nor those that the file does not name.
+    neither `judge` nor those that the file does not name. `!policy` has it, and this environment lacks its libraries.
     """
     known = {name: Path(model.tokenizer) for name, model in of_pools(environ).items()}
     default = environ.get("PRORL_TOKENIZER")
-    signs = [f"{'+' if sees(directory) else '-'}{name}" for name, directory in known.items()]
-    return " ".join([*signs, "+" if default and sees(Path(default)) else "-"])
+    seeing = "+" if can_see() else "!"
+    signs = [f"{seeing if sees(directory) else '-'}{name}" for name, directory in known.items()]
+    return " ".join([*signs, seeing if default and sees(Path(default)) else "-"])
 
 
 def of_job(environ: Mapping[str, str]) -> PoolModel | None:

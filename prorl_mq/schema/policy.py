@@ -51,13 +51,16 @@ class BackendProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class BackendPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """One backend's part of a policy update. `serves` is what it tells, null where it does not."""
+    """One backend's part of a policy update. `serves` is the version that it tells, null where it does not; `served`
+    the model that it names, and where that was loaded from.
+    """
 
     address: str
     serves: str | None
     step: str | None
     tries: int = 0
     error: str | None = None
+    served: str | None = None
 
 
 class PolicyStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from prorl_mq.store.store import Store
 log = logging.getLogger("prorl_mq.store")
 COLLISIONS: Final = 64
 FACTS: Final = frozenset(
-    {"out", "limit", "since", "breaker", "version", "note", "broken", "room"}
+    {"out", "limit", "since", "breaker", "version", "note", "broken", "room", "served"}
 )  # kept as `address|fact`
 Transition = Callable[[Breaker, int], Breaker]  # with Redis's ms
 
@@ -52,6 +52,7 @@ class BackendStatus(msgspec.Struct, frozen=True, kw_only=True):
     breaker: str = "closed"  # open: it gets no jobs; half_open: it gets one, on trial
     alive: bool = True  # it answers its health checks
     version: str | None = None  # of its weights, where it tells
+    served: str | None = None  # the model that it names, and where it was loaded from, where it tells
     note: str | None = None  # what is wrong with it
 
 
@@ -61,6 +62,7 @@ class SharedState(msgspec.Struct, frozen=True, kw_only=True):
     info: BackendInfo | None = None  # None: it has left, and jobs still hold it
     breaker: Breaker = breaker.CLOSED
     version: str | None = None
+    served: str | None = None  # the model that it names
     note: str | None = None  # what a worker found wrong with it
     broken: str | None = None  # its weights are in doubt: no turn may run on it until they are loaded
     draining: bool = False
@@ -258,7 +260,12 @@ async def policy_status(store: Store, pool: str) -> PolicyStatus:
     for address, seen in sorted(now.backends.items()):
         at = far.get(address, BackendProgress())
         told = BackendPolicy(
-            address=address, serves=seen.version, step=at.step or None, tries=at.tries, error=at.error or None
+            address=address,
+            serves=seen.version,
+            served=seen.served,
+            step=at.step or None,
+            tries=at.tries,
+            error=at.error or None,
         )
         rows.append(told)
     said = now.policy
@@ -293,6 +300,7 @@ def _seen(facts: Mapping[str, bytes]) -> SharedState:
         info=decode(facts[""], BackendInfo),
         breaker=breaker.parse(text.get("breaker", "")),
         version=text.get("version"),
+        served=text.get("served"),
         note=text.get("note"),
         broken=text.get("broken"),
         draining="out" in text,
@@ -313,6 +321,7 @@ def _status(address: str, load: int, seen: SharedState, now_ms: int) -> BackendS
         breaker=seen.breaker.state(now_ms),
         alive=not seen.breaker.dead,
         version=seen.version,
+        served=seen.served,
         note=seen.broken or seen.note or _short(seen),
     )
 

@@ -34,10 +34,15 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     def sees(self, pool: str) -> bool | None:
         """True if its model of a pool, `TENANT:POOL`, takes images; None for an older release: it leaves them out."""
-        signs = {each[1:]: each[0] == "+" for each in self.sight.split()}
-        if not signs:
-            return None
-        return next((signs[name] for name in (pool, public(pool)) if name in signs), signs.get("", False))
+        return self._sign(pool) == "+" if self.sight else None
+
+    def lacks_libraries(self, pool: str) -> bool:
+        """True if its model of a pool would take images, and it lacks the libraries for them."""
+        return self._sign(pool) == "!"
+
+    def _sign(self, pool: str) -> str:
+        signs = {each[1:]: each[0] for each in self.sight.split()}
+        return next((signs[name] for name in (pool, public(pool)) if name in signs), signs.get("", "-"))
 
     @property
     def reads(self) -> bool:

@@ -24,6 +24,7 @@ class FakeBehaviour(msgspec.Struct, forbid_unknown_fields=True):
     load_ms: float | UnsetType = UNSET
     healthy: bool | UnsetType = UNSET
     tells_version: bool | UnsetType = UNSET
+    model_root: str | UnsetType = UNSET
     fault: FakeFault | UnsetType | None = UNSET
     refused: dict[str, int] | UnsetType = UNSET
     fail_next: list[FakeFault] = []
@@ -71,9 +72,12 @@ def _look(backend: "FakeBackend", path: str) -> HttpResponse:
         case "/health" | "/ready":
             return HttpResponse(200 if backend.healthy else 503)
         case "/v1/models":
-            names = [backend.model, *backend.adapters]
-            models = [{"id": name, "owned_by": "vllm", "max_model_len": backend.context_tokens} for name in names]
-            return answer({"object": "list", "data": models})
+            about = {"owned_by": "vllm", "max_model_len": backend.context_tokens}
+            model = {"id": backend.model, "root": backend.model_root or backend.model, "parent": None, **about}
+            adapters = [
+                {"id": name, "root": at, "parent": backend.model, **about} for name, at in backend.adapters.items()
+            ]
+            return answer({"object": "list", "data": [model, *adapters]})
         case "/metrics":
             return HttpResponse(body=_metrics(backend).encode(), content_type="text/plain")
         case _:

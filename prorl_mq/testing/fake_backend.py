@@ -67,7 +67,7 @@ class FakeBackend:
         log_limit: int | None = None,
     ) -> None:
         self.reply = reply or pseudo_random()
-        self.model = model
+        self.model, self.model_root = model, ""  # where it says that it was loaded from; empty: its name
         self.latency_ms = latency_ms  # of every request
         self.token_ms = token_ms  # of every sampled token, on top
         self.routes = set(routes)

@@ -1,9 +1,12 @@
 """Checks of what goes over a server's links: calls that outlast them, fences, files, and saved states."""
 
 import asyncio
+import contextlib
 import os
 import tempfile
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
+from typing import Any
 
 from sandbox.contract.trial import ContractTrial, expect
 from sandbox.errors import SandboxTaken
@@ -20,15 +23,24 @@ async def until(box: Sandbox, test: str) -> None:
             await asyncio.sleep(0.05)  # nothing outside tells what happens inside
 
 
+@contextlib.asynccontextmanager
+async def under_way(call: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """A call that is cancelled at the end, whatever the check meets meanwhile."""
+    task = asyncio.create_task(call)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def a_named_call_outlasts_its_link(trial: ContractTrial) -> None:
-    box, other = await trial.box(), None
+    box = await trial.box()
     command = "echo x >> times; sleep 2; wc -l < times"
-    asked = asyncio.create_task(box.named("0.0").bash(command))
-    other = await trial.provider.attach(box.handle)
-    await until(other, "test -e times")
-    box.detach()
-    asked.cancel()
-    await asyncio.wait({asked})
+    async with under_way(box.named("0.0").bash(command)):
+        other = await trial.provider.attach(box.handle)
+        await until(other, "test -e times")
+        box.detach()
     result = await other.named("0.0").bash(command)
     expect((result.output.strip(), result.exit_code) == ("1", 0), result)
 
@@ -41,20 +53,16 @@ async def an_ended_call_gives_its_result_again(trial: ContractTrial) -> None:
 
 async def a_call_without_a_name_ends_with_its_link(trial: ContractTrial) -> None:
     box = await trial.box()
-    asked = asyncio.create_task(box.run(["sh", "-c", "touch began; exec sleep 300"], timeout_s=600))
-    other = await trial.provider.attach(box.handle)
-    await until(other, "test -e began")
-    asked.cancel()
-    await asyncio.wait({asked})
+    async with under_way(box.run(["sh", "-c", "touch began; exec sleep 300"], timeout_s=600)):
+        other = await trial.provider.attach(box.handle)
+        await until(other, "test -e began")
     await until(other, "! pgrep -x sleep")
 
 
 async def a_cancelled_named_call_is_stopped(trial: ContractTrial) -> None:
     box = await trial.box()
-    asked = asyncio.create_task(box.named("0.0").run(["sh", "-c", "touch began; exec sleep 300"], timeout_s=600))
-    await until(await trial.provider.attach(box.handle), "test -e began")
-    asked.cancel()
-    await asyncio.wait({asked})
+    async with under_way(box.named("0.0").run(["sh", "-c", "touch began; exec sleep 300"], timeout_s=600)):
+        await until(await trial.provider.attach(box.handle), "test -e began")
     async with asyncio.timeout(SOON_S):
         ended = await box.named("0.0").run(["sh", "-c", "touch began; exec sleep 300"], timeout_s=600)
     expect(ended.exit_code != 0, ended)

@@ -1,6 +1,6 @@
 """Runs the whole contract against a server: its routes, its links, its seal, and every tool in one sandbox."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from sandbox.contract.links import LINK_CHECKS
@@ -22,11 +22,13 @@ async def checked(access: ServerAccess, check: Callable[[ContractTrial], Awaitab
         await trial.aclose()
 
 
-async def contract(access: ServerAccess) -> list[Check]:
+async def contract(access: ServerAccess) -> AsyncIterator[Check]:
     """All checks, one after the other. One that fails does not keep the next from running."""
-    done = [await checked(access, check) for check in CONTRACT]
+    for check in CONTRACT:
+        yield await checked(access, check)
     trial = ContractTrial(access)
     try:
-        return done + await selfcheck(trial.provider)
+        for done in await selfcheck(trial.provider):
+            yield done
     finally:
         await trial.aclose()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from sandbox.errors import SandboxError
-from sandbox.host import process
+from sandbox.host import copies, process
 from sandbox.lifetime import destroy, label
 
 STALE_S = 60.0  # for directories that nothing is known of
@@ -49,6 +49,7 @@ async def sweep(
     handles = [label.handle_of(path, made) for path, made in unowned]
     outcomes = await asyncio.gather(*map(destroy.destroy, handles), return_exceptions=True)
     await asyncio.to_thread(_sweep_unlabelled, state_dir, node)
+    await asyncio.to_thread(copies.sweep)
     left = await end_strays(state_dir)
     failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     if failures:

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import reasoning_gym
 
+from prorl_mq.client import Client
 from tests.cli.conftest import Up, command, prorl
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -70,6 +72,16 @@ def forget(out: Path, keep: int) -> None:
         file.write_text(file.read_text().replace(run_id, f"{run_id}-lost"))
 
 
+def serve_from(service: Up, backend: str, root: str) -> None:
+    """Has a backend say that it loaded its model there, and waits until the service has asked it."""
+    httpx.post(f"{backend}/fake", json={"model_root": root}).raise_for_status()
+    with Client(service.url) as client:
+        deadline = time.monotonic() + 60
+        while [each.served for each in client.policy("policy").backends] != [f"policy ({root})" if root else "policy"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)  # the service looks every two seconds, and tells nobody
+
+
 def wait_for_samples(out: Path, process: "subprocess.Popen[str]", count: int) -> None:
     file, deadline = out / "samples.jsonl", time.monotonic() + 120
     while not (file.exists() and file.read_bytes().count(b"\n") >= count):
@@ -94,6 +106,12 @@ def test_a_killed_evaluation_is_continued_and_nothing_is_sampled_twice(
         said = first.communicate()[1]
         assert (first.returncode, told in said) == (code, True)
     assert 4 <= len(lines(out)) < 16, "it was killed on the way"
+
+    serve_from(service, slow, "/models/other")
+    other = prorl(*words)
+    assert other.returncode == 2
+    assert f"was begun with policy, and {slow} serves policy (/models/other): evaluate it under another" in other.stderr
+    serve_from(service, slow, "")
 
     done = prorl(*words)
     assert done.returncode == 0, done.stderr

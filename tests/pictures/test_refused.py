@@ -50,6 +50,16 @@ async def test_a_pool_whose_model_takes_no_images_gets_none_and_nothing_is_writt
     assert not (await submit.accept(known.store, TENANT, text)).repeated
 
 
+async def test_a_worker_that_lacks_the_libraries_is_named_before_anything_is_written(known: Queue) -> None:
+    """It would make sandboxes for such jobs, and fail each of them. Its other pools are asked as ever."""
+    await alive(known, "bare", "!policy -judge +")
+    with pytest.raises(InvalidTask, match=r"worker bare lacks the libraries for them: install prorl-mq\[images"):
+        await submit.accept(known.store, TENANT, asked())
+    with pytest.raises(InvalidTask, match="takes none"):
+        await submit.accept(known.store, TENANT, asked("judge"))
+    await submit.accept(known.store, TENANT, asked("other"))
+
+
 @pytest.mark.parametrize("sight", ["+", "-judge +policy -", f"+{TENANT}:policy -policy -"])
 async def test_a_pool_whose_model_takes_them_gets_them(known: Queue, sight: str) -> None:
     """The control. Workers of other stages, and those that drain, are not asked."""
@@ -74,9 +84,22 @@ async def test_a_repeat_is_answered_whatever_models_there_are_now(known: Queue) 
     assert (await submit.accept(known.store, TENANT, asked())).repeated
 
 
-@pytest.mark.parametrize("stage", [Stage.RUN, Stage.INIT])
+@pytest.mark.parametrize(
+    ("stage", "libraries", "seen"),
+    [
+        (Stage.RUN, ["PIL"], [True, False, False]),
+        (Stage.RUN, ["PIL", "no_such_library"], [False] * 3),
+        (Stage.INIT, ["PIL"], [None] * 3),
+    ],
+)
 async def test_a_run_worker_says_which_models_take_images(
-    known: Queue, settings: RedisSettings, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    known: Queue,
+    settings: RedisSettings,
+    stage: Stage,
+    libraries: list[str],
+    seen: list[bool | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, file in (("text", "tokenizer.json"), ("seeing", "preprocessor_config.json")):
         (tmp_path / name).mkdir()
@@ -85,13 +108,17 @@ async def test_a_run_worker_says_which_models_take_images(
     (tmp_path / "models.toml").write_text('[pools.policy]\ntokenizer = "seeing"\n[pools.judge]\ntokenizer = "text"\n')
     monkeypatch.setenv(tokenizers.MODELS, str(tmp_path / "models.toml"))
     monkeypatch.delenv("PRORL_TOKENIZER", raising=False)
-    assert tokenizers.sight({"PRORL_TOKENIZER": str(tmp_path / "seeing")}) == "+"
+    monkeypatch.setattr(tokenizers, "FOR_IMAGES", libraries)
+    sign = "+" if libraries == ["PIL"] else "!"
+    assert tokenizers.sight({"PRORL_TOKENIZER": str(tmp_path / "seeing")}) == sign
     about = msgspec.structs.replace(options(settings), stage=stage)
     async with working(about, Acting(finish), Registry([Named("sums")])):
         await until(lambda: living(known.store))
         [worker] = await living(known.store)
     found = [worker.sees(each) for each in (f"{TENANT}:policy", f"{TENANT}:judge", f"{TENANT}:other")]
-    assert found == ([True, False, False] if stage is Stage.RUN else [None] * 3)
+    assert found == seen
+    lacking = [worker.lacks_libraries(each) for each in (f"{TENANT}:policy", f"{TENANT}:judge", f"{TENANT}:other")]
+    assert lacking == [stage is Stage.RUN and sign == "!", False, False]
 
 
 def test_no_sign_is_an_older_release() -> None:

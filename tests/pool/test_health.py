@@ -69,6 +69,38 @@ async def test_the_version_that_a_backend_tells_is_known_and_forgotten(queue, he
     assert told == ["default", "7", None]
 
 
+async def test_the_model_that_a_backend_names_is_known_and_forgotten(queue, health, fakes) -> None:
+    """Also with another model at the same address. Adapters are not the model."""
+    fake = await fakes()
+    await joined(queue, fake)
+    fake.adapters["skill@8"] = "/adapters/8"
+    told = []
+    for model, root in (("one", ""), ("one", "/models/a"), ("other", "")):
+        fake.model, fake.model_root = model, root
+        await health.turn()
+        [shown] = await pools.listing(queue.store, POOL)
+        status = await pools.policy_status(queue.store, POOL)
+        assert [each.served for each in status.backends] == [shown.served]
+        told.append(shown.served)
+    fake.refused["/v1/models"] = 404
+    await health.turn()
+    [shown] = await pools.listing(queue.store, POOL)
+    assert [*told, shown.served] == ["one", "one (/models/a)", "other", None]
+
+
+async def test_weights_that_the_service_loads_are_no_other_model(queue, health, fakes) -> None:
+    """SGLang serves them under the name of their directory. The control: a directory that was not announced."""
+    fake = await fakes()
+    fake.model = "base"
+    await joined(queue, fake)
+    await health.turn()
+    await queue.store.announce(POOL, 7, "keep", "/weights/7")
+    for model, shown in (("/weights/7", "base"), ("/weights/8", "/weights/8")):
+        fake.model = model
+        await health.turn()
+        assert [each.served for each in await pools.listing(queue.store, POOL)] == [shown]
+
+
 async def test_a_drained_backend_leaves_when_its_last_job_has_ended(queue, health, fakes) -> None:
     fake = await fakes()
     held = await queue.hold(Stage.RUN)

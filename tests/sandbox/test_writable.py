@@ -189,6 +189,22 @@ async def test_the_other_ways_do_the_same_and_leave_nothing(make: Make, image: P
     assert picture(image / PLACE[1:]) == before
 
 
+async def test_a_repository_of_2_gb_is_ready_within_64_mb(make: Make, image: Path, place: Path) -> None:
+    """It costs neither memory nor copies. The control: what is copied into memory does not fit."""
+    root = place / "image"
+    shutil.copytree(image, root, symlinks=True)
+    with (root / PLACE[1:] / "large").open("wb") as file:
+        file.truncate(2 << 30)
+    tight = SandboxLimits(disk_bytes=64 * MIB)
+    box = await box_of(make(), root, tight)
+    assert way_of(box) == "overlay"
+    assert await shell(box, f"cd {PLACE}; echo more >>kept.py; find large -printf %s") == f"{2 << 30}"
+    await box.close()
+    os.truncate(root / PLACE[1:] / "large", 80 * MIB)
+    with pytest.raises(SandboxStartFailed):
+        await box_of(make(Way.MEMORY), root, tight)
+
+
 async def test_changes_are_held_to_the_limit_of_the_disk(make: Make, image: Path) -> None:
     box = await box_of(make(), image, SandboxLimits(disk_bytes=8 * MIB))
     done = await box.run(["sh", "-c", f"head -c 64M /dev/zero >{PLACE}/big"])

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.protocol import SandboxSpec
 from tests.agent.chat import call
-from tests.swe.conftest import ROWS, Stages
+from tests.swe.conftest import IMAGES, ROWS, Stages
+from workers.handlers.swe.environment import install, of_tests
 from workers.handlers.swe.family import SoftwareEngineering
+from workers.handlers.swe.images import flat
 from workers.handlers.swe.protected import protected
 
 pytestmark = pytest.mark.anyio
@@ -39,6 +42,19 @@ async def test_without_the_install_the_real_fix_is_not_seen(stages: Stages) -> N
     without = {**row, "eval_script": row["eval_script"].replace("python -m pip install .\n", "")}
     score = await stages.score(SoftwareEngineering(), without, {"patch": row["patch"]})
     assert (score.reward, score.parts["fail_to_pass"]) == (0.0, 0.0), score.note
+
+
+async def test_the_rows_eval_commands_hold_for_install_and_tests_and_pip_stays_offline(stages: Stages) -> None:
+    """The control: without the command nothing has the variable."""
+    image = str(IMAGES / flat(INSTALLED))
+    box = await stages.provider.create(SandboxSpec(owner="test", image=image, writable=["/testbed"]))
+    for commands, lines in ((["export SAID='a b'"], ["SAID=a b"]), ([], [])):
+        variables = await of_tests(box, "/testbed", "/opt/miniconda3/envs/testbed/bin/python", commands)
+        assert variables.get("SAID") == ("a b" if commands else None)
+        await install(box, "/testbed", "env >/tmp/told", variables, 60)
+        told = (await box.run(["grep", "-E", "^(SAID|PIP_NO_(INDEX|BUILD_ISOLATION))=", "/tmp/told"])).stdout.decode()
+        assert sorted(told.splitlines()) == ["PIP_NO_BUILD_ISOLATION=0", "PIP_NO_INDEX=1", *lines]
+    await box.close()
 
 
 async def test_a_build_cannot_replace_the_test_runner(stages: Stages, patch_of: Callable[..., str]) -> None:

@@ -20,6 +20,7 @@ from workers.agent.hermes import Message
 from workers.agent.pictures.messages import Pictured, attached
 from workers.agent.renderer import Renderer
 from workers.agent.tools import select
+from workers.external.history import foreign
 
 QUESTION: Final = "<image>Count."
 SYSTEM: Final = "You look."
@@ -34,6 +35,7 @@ class Lesson(msgspec.Struct, frozen=True, kw_only=True):
     answer: str
     said: Sequence[str]
     results: Sequence[str]
+    tools: Sequence[Any] = ()  # none: those of `TOOLS`
 
     @property
     def image(self) -> PromptImage:
@@ -67,10 +69,29 @@ LESSONS: Final = (
     ),
 )
 
+BASH: Final = {  # as mini-swe-agent describes it
+    "name": "bash",
+    "description": "Execute a bash command",
+    "parameters": {
+        "type": "object",
+        "properties": {"command": {"type": "string", "description": "The bash command to execute"}},
+        "required": ["command"],
+    },
+}
+
+
+def _noted(colour: str) -> Lesson:
+    """A third-party agent asks, and what the policy has seen is what its command writes."""
+    command = f"echo {colour} > /workspace/seen; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+    return Lesson(colour=colour, answer=colour, said=[call("bash", command=command)], results=[], tools=[foreign(BASH)])
+
+
+HARNESS_LESSONS: Final = (_noted("red"), _noted("blue"))
+
 
 def ids_of(renderer: Renderer, lesson: Lesson) -> dict[str, Any]:
     """The lesson as ids, with a mask of those that the policy is to sample."""
-    tools = select(TOOLS)
+    tools = lesson.tools or select(TOOLS)
     asked = attached([Message(role="system", content=SYSTEM), Message(role="user", content=QUESTION)], [lesson.image])
     ids = list(renderer.opening(asked, tools).ids)
     mask = [0] * len(ids)
@@ -92,7 +113,7 @@ def teach(model: Path, python: Path, python_path: str) -> None:
     renderer = seeing_renderer(model)
     asked = {
         "model": str(model), "least": 0.97, "steps": 800,
-        "lessons": [ids_of(renderer, each) for each in LESSONS],
+        "lessons": [ids_of(renderer, each) for each in (*LESSONS, *HARNESS_LESSONS)],
     }  # fmt: skip
     done = subprocess.run(
         [python, Path(__file__).with_name("lessons.py")],

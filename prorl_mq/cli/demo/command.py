@@ -238,18 +238,21 @@ def samples_table(samples: Sequence[DemoLine], proofs: Sequence[Proof | None]) -
 
 
 def proven(proofs: Sequence[Proof | None], kept: Path) -> int:
-    """Says whether ids and log-probabilities are those that were sent; 1 if any is not."""
-    there = [proof for proof in proofs if proof is not None]
+    """Says whether ids and log-probabilities are those that were sent; 1 if any is not, or nothing was sent."""
+    known = [proof for proof in proofs if proof is not None]
+    there = [proof for proof in known if proof.turns or proof.faults]
     turns, tokens = sum(proof.turns for proof in there), sum(proof.tokens for proof in there)
     equal = sum(proof.holds for proof in there)
     print(
         f"ids and log-probabilities of {equal} of {len(there)} trajectories ({turns} turns, {tokens} tokens) equal, "
         f"byte for byte, what the backend sent; see {kept}"
     )
+    if others := len(known) - len(there):
+        print(f"{others} others ended before the backend had answered once")
     for place, proof in enumerate(proofs):
         for fault in proof.faults if proof else ():
             print(f"line {place + 1} of the table, {fault}", file=sys.stderr)
-    return 0 if equal == len(there) else 1
+    return 0 if equal == len(there) and (there or not known) else 1
 
 
 def verdict(samples: Sequence[DemoLine], path: Path, *, solved: bool = True) -> int:

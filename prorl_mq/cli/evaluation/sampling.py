@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from prorl_mq.cli.evaluation.models import ServedModels
 from prorl_mq.cli.evaluation.progress import EvaluationProgress
 from prorl_mq.cli.out_file import OutFile
 from prorl_mq.cli.submit import PART_BYTES, collect
@@ -41,20 +42,31 @@ class SuiteSampling:
         self._solved_at = {each.name: each.solved_at for each in kept.sets}
         self._out = out
         self.kept = kept
+        self._models = ServedModels(client, directory, self._save)
+
+    def _save(self, kept: Definition) -> None:
+        self.kept = kept
+        definition.write(self._directory, kept)
 
     async def run(self) -> None:
-        """Returns when each sample has ended. Raises `ServiceError`."""
+        """Returns when each sample has ended. Raises `ServiceError`, and `ModelChanged` where samples of another model
+        would be among them.
+        """
         whole = [each for each in self.kept.submitted if self._whole(each)]
         open_ = [each for each in self.kept.submitted if not self._whole(each)]
         progress = self._progress(sum(map(self._left, open_)))
         async with progress.shown():
-            await self._follow(open_, progress)
+            if open_:
+                await self._models.check(self.kept)
+                await self._follow(open_, progress)
             new = list(self._new())
             if new:
+                await self._models.check(self.kept)
                 self._say(new)
                 progress.wanted = progress.ended + sum(n for each in new for _, n in each.groups.values())
-                self.kept = msgspec.structs.replace(self.kept, submitted=[*self.kept.submitted, *new])
-                await asyncio.to_thread(definition.write, self._directory, self.kept)
+                await asyncio.to_thread(
+                    self._save, msgspec.structs.replace(self.kept, submitted=[*self.kept.submitted, *new])
+                )
                 progress.sets = self._names()
                 await self._follow(new, progress, new=True)
             await self._acknowledge(whole)
@@ -84,10 +96,14 @@ class SuiteSampling:
         """Writes the groups of batches until they are closed."""
         try:
             async with asyncio.TaskGroup() as group:
-                for each in parts:
-                    group.create_task(self._follow_one(each, progress, new=new))
+                watch = group.create_task(self._models.watch(lambda: self.kept))
+                async with asyncio.TaskGroup() as following:
+                    for each in parts:
+                        following.create_task(self._follow_one(each, progress, new=new))
+                watch.cancel()
         except ExceptionGroup as faults:
-            raise faults.exceptions[0] from None
+            raise _first(faults) from None
+        await self._models.look(self.kept)
 
     async def _follow_one(self, each: Submitted, progress: EvaluationProgress, *, new: bool) -> None:
         """A batch that the service does not know was never submitted, unless a sample of it has come back: then the
@@ -134,6 +150,10 @@ class SuiteSampling:
             wanted = {place: number for place, number in missing.items() if number > 0}
             for part, places in enumerate(_parts(self._sets[kept.name], list(wanted))):
                 yield _submitted(kept, rounds[kept.name], part, {place: wanted[place] for place in places})
+
+
+def _first(fault: Exception) -> Exception:
+    return _first(fault.exceptions[0]) if isinstance(fault, ExceptionGroup) else fault
 
 
 def _submitted(kept: KeptSet, number: int, part: int, wanted: Mapping[int, int]) -> Submitted:

@@ -54,8 +54,9 @@ async def named(request: BatchRequest, known: Mapping[str, Schema], *, direct: b
 
 
 async def check_seen(store: Store, pool: str) -> None:
-    """Refuses images for a pool, `TENANT:POOL`, whose model takes none, before a sandbox is made for them. Where no RUN
-    worker is alive, or where one changes later, the job's first attempt says so.
+    """Refuses images for a pool, `TENANT:POOL`, whose model takes none, or with a worker that lacks their libraries,
+    before a sandbox is made for them. Where no RUN worker is alive, or where one changes later, the job's first attempt
+    says so.
 
     Raises `InvalidTask`, or `NoWorkersYet` for a worker that would ask without the images.
     """
@@ -66,6 +67,11 @@ async def check_seen(store: Store, pool: str) -> None:
             raise NoWorkersYet(
                 f"tasks have images, and the RUN worker {worker.name} is of an older release, which asks without them: "
                 "upgrade it or end it; what waits for that is sent again by our clients"
+            )
+        if worker.lacks_libraries(pool):
+            raise InvalidTask(
+                f"tasks have images, and the RUN worker {worker.name} lacks the libraries for them: install "
+                "prorl-mq[images] in its environment, with the torch of its machine, and start it again"
             )
         raise InvalidTask(
             f"tasks have images, and the model that the RUN worker {worker.name} has for the pool {public(pool)!r} "

@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from prorl_mq.cli.demo.proof import Answers, kept_in, prove
+from prorl_mq.cli.demo.command import proven
+from prorl_mq.cli.demo.proof import Answers, Proof, kept_in, prove
 from prorl_mq.process.recorder import Recorder
 from prorl_mq.schema.messages import Sampling
 from prorl_mq.schema.trajectory import Trajectory, Turn
@@ -96,3 +97,13 @@ async def test_a_recorder_passes_faults_on_and_takes_a_request_away_with_its_cli
         task.cancel()
         await backend.wait_running(0)
     assert len(list(kept_in(tmp_path))) == 2, "only what was answered is kept"
+
+
+def test_what_ended_before_its_first_answer_is_no_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a slow machine rollouts run out of time, and the demo failed. The control: faults, and nothing but such."""
+    right, empty, wrong = Proof(turns=2, tokens=7), Proof(), Proof(faults=["turn 0: not sent"])
+    assert proven([right, empty, None], Path("answers")) == 0
+    said = capsys.readouterr().out
+    assert "1 of 1 trajectories (2 turns, 7 tokens)" in said
+    assert "1 others ended before" in said
+    assert [proven(each, Path("answers")) for each in ([right, wrong], [empty])] == [1, 1]

@@ -239,3 +239,14 @@ def test_what_is_no_results_is_named(tmp_path: Path, data: bytes) -> None:
         results.read(tmp_path)
     with pytest.raises(ConfigurationError, match=r"evaluation\.json is not of an evaluation"):
         definition.read(tmp_path)
+
+
+def test_another_model_and_samples_that_time_has_cut_off_are_told_first() -> None:
+    """The control: a report without either says nothing of them."""
+    kept = msgspec.structs.replace(defined(kept_set(tasks=1, n=2)), models=["m"])
+    plainly = markdown(report(computed(kept, {"one": [[1, 0]]})))
+    assert ("model: m" in plainly, "cut off" in plainly.lower(), "nother model" in plainly) == (True, False, False)
+    mixed = msgspec.structs.replace(kept, others=["n"])
+    told = markdown(report(computed(mixed, {"one": [[1, 0]]}, outcome=Outcome.TRUNCATED, truncated_by="time")))
+    assert "Another model answered meanwhile: n." in told
+    assert "2 of 2 samples, which count as they were then" in told
