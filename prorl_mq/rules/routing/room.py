@@ -218,17 +218,17 @@ class _Sum:
         self.tokens = 0.0
         self._parts: dict[str, float] = {}  # of the seats of an opening, added up
 
-    def missing(self, opening: str) -> float:
-        """The part of an opening that does not count yet."""
-        return max(0.0, 1.0 - self._parts.get(opening, 0.0)) if opening else 1.0
+    def part(self, opening: str) -> float:
+        """The part of an opening that counts already."""
+        return min(1.0, self._parts.get(opening, 0.0))
 
-    def add(self, seat: Seat | Ask, part: float) -> None:
+    def add(self, seat: Seat, part: float) -> None:
         """Adds so much of a seat; less than nothing takes it away."""
         self.tokens += part * (seat.tokens - seat.shared)
         if seat.shared:
-            before = self.missing(seat.opening)
-            self._parts[seat.opening] = self._parts.get(seat.opening, 0.0) + part
-            self.tokens += seat.shared * (before - self.missing(seat.opening))
+            before = self._parts.get(seat.opening, 0.0)
+            after = self._parts[seat.opening] = before + part
+            self.tokens += seat.shared * (min(1.0, after) - min(1.0, before))
 
 
 class _Ledger:
@@ -243,8 +243,7 @@ class _Ledger:
     ) -> None:
         self.seats, self.limits, self.now_ms, self.takers = seats, limits, now_ms, takers
         self.loads = {address: _Sum() for address in limits}
-        self.runs = dict.fromkeys(limits, 0)
-        self.busy = {address: _Sum() for address in limits}  # of those
+        self.runs: dict[str, dict[str, Seat]] = {address: {} for address in limits}
         self.sessions = dict.fromkeys(limits, 0)
         self.between: dict[str, list[tuple[int, str]]] = {address: [] for address in limits}
         self.waits: dict[str, list[tuple[float, int]]] = {address: [] for address in limits}
@@ -258,12 +257,15 @@ class _Ledger:
         address = seat.address
         if address not in self.loads:
             return
-        self.loads[address].add(seat, sign * seat.part(self.now_ms))
         self.sessions[address] += sign
         if seat.state is SeatState.RUNNING:
-            self.runs[address] += sign
-            self.busy[address].add(seat, sign)
+            self.loads[address].add(seat, sign)
+            if sign > 0:
+                self.runs[address][ref] = seat
+            else:
+                del self.runs[address][ref]
         elif seat.state is SeatState.TOOLS:
+            self.loads[address].add(seat, sign * seat.part(self.now_ms))
             _put(self.between[address], (seat.tokens, ref), sign)
         elif seat.state is SeatState.WAITING:
             _put(self.waits[address], (seat.since_ms, seat.tokens), sign)
@@ -304,13 +306,18 @@ class _Ledger:
         left = most - self._with(address, ask)
         if left < 0:
             return left
-        fits = most - self.busy[address].tokens
+        if not self.waits[address]:
+            return left
+        busy = _Sum()
+        for seat in self.runs[address].values():
+            busy.add(seat, 1)
+        fits = most - busy.tokens
         return left - sum(tokens for since, tokens in self.waits[address] if since < ask.since_ms and tokens <= fits)
 
     def _with(self, address: str, ask: Ask) -> float:
         """Tokens that count there once this one runs."""
         load = self.loads[address]
-        return load.tokens + ask.tokens - ask.shared * (1 - load.missing(ask.opening))
+        return load.tokens + ask.tokens - ask.shared * load.part(ask.opening)
 
     def _made(self, address: str, most: float, ask: Ask) -> bool:
         """True if it fits, or will once the smallest sessions between turns are out."""
