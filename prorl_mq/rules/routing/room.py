@@ -216,18 +216,19 @@ class _Sum:
 
     def __init__(self) -> None:
         self.tokens = 0.0
-        self._parts: dict[str, float] = {}  # of the seats of an opening, added up
+        self._parts: dict[tuple[str, int], float] = {}  # of the seats of an opening, added up
 
-    def part(self, opening: str) -> float:
-        """The part of an opening that counts already."""
-        return min(1.0, self._parts.get(opening, 0.0))
+    def part(self, ask: Ask) -> float:
+        """The part of its opening that counts already."""
+        return min(1.0, self._parts.get((ask.opening, ask.shared), 0.0))
 
     def add(self, seat: Seat, part: float) -> None:
         """Adds so much of a seat; less than nothing takes it away."""
         self.tokens += part * (seat.tokens - seat.shared)
         if seat.shared:
-            before = self._parts.get(seat.opening, 0.0)
-            after = self._parts[seat.opening] = before + part
+            key = seat.opening, seat.shared
+            before = self._parts.get(key, 0.0)
+            after = self._parts[key] = before + part
             self.tokens += seat.shared * (min(1.0, after) - min(1.0, before))
 
 
@@ -317,7 +318,7 @@ class _Ledger:
     def _with(self, address: str, ask: Ask) -> float:
         """Tokens that count there once this one runs."""
         load = self.loads[address]
-        return load.tokens + ask.tokens - ask.shared * load.part(ask.opening)
+        return load.tokens + ask.tokens - ask.shared * load.part(ask)
 
     def _made(self, address: str, most: float, ask: Ask) -> bool:
         """True if it fits, or will once the smallest sessions between turns are out."""
