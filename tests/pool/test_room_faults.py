@@ -216,6 +216,6 @@ async def test_samples_of_one_prompt_share_its_room(
         await pools.rooms._turn()
         states = [each.state for each in (await seats(queue)).values()]
         assert states.count(SeatState.WAITING) == (0 if alike else FITS)
-        for each in turns:
-            each.cancel()
+        for turn in turns:
+            turn.cancel()
         await asyncio.gather(*turns, return_exceptions=True)
