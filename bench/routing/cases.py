@@ -17,6 +17,7 @@ SLOTS: Final = (200, 400)
 SEEDS: Final = 3
 UNTIL_S, WARM_UP_S = 1_500.0, 500.0
 ADVERSE_S, ADVERSE_WARM_UP_S = 600.0, 200.0
+LONG_EVERY: Final = 5  # of so many of these traces one has long prompts that samples share
 FIELDS: Final = ("tokens_s", "sessions_h", "hits", "worst_hits", "preempted", "length", "longest_wait_s")
 
 
@@ -68,8 +69,10 @@ def compared(name: str, seeds: int, mix: Mix | None, trace: Path | None) -> list
 
 
 def adversaries(count: int) -> list[Case]:
-    """Traces that are made to hurt: tools that answer together, caches that are lost, backends that are slow."""
-    cases = []
+    """Traces that are made to hurt: tools that answer together, caches that are lost, backends that are slow, and
+    prompts that are most of a session.
+    """
+    cases, (*kinds, long) = [], MIXES
     for seed in range(count):
         source = random.Random(f"adversary {seed}")
         disturbance = Disturbance(
@@ -77,7 +80,8 @@ def adversaries(count: int) -> list[Case]:
             restart_s=source.choice([0.0, 0.0, 120.0]),
             speeds=source.choice([(), (0.4,), (0.4, 0.7)]),
         )
-        mix = MIXES[source.choice(list(MIXES))]
+        drawn = source.choice(kinds)
+        mix = MIXES[long if seed % LONG_EVERY == 0 else drawn]
         slots = source.choice([150, 200, 300])
         cases += [
             Case(f"{rule}, trace {seed}", rule, slots, seed, mix, None, disturbance, ADVERSE_S, ADVERSE_WARM_UP_S)

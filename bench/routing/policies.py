@@ -13,6 +13,7 @@ from prorl_mq.rules.routing.room import Ask, EngineLoad, Pressure, Seat, SeatSta
 LOOK_S: Final = 2.0  # between two looks at metrics, as the service makes them
 ASK_S: Final = 1.0  # between two questions of turns that wait
 PATIENCE_S: Final = 300.0
+BOUND: Final = 2  # sessions that the backend of a session's group may have more than another
 LIFE_MS: Final = 3_600_000.0  # no worker dies here
 
 
@@ -22,6 +23,8 @@ class Turn(Protocol):
     name: str
     backend: str | None  # of its turn before
     tokens: int
+    group: str
+    opening: int  # tokens of the prompt that its group shares
 
     @property
     def expected(self) -> int:
@@ -96,14 +99,22 @@ class LeastLoaded(RoundRobin):
 
 
 class Sticky(_Plain):
-    """Each session stays on the backend that had the fewest sessions when it began."""
+    """The service's choice without room: a session stays on the backend that had the fewest sessions when it began, or
+    that of its group, where that has at most two more.
+    """
+
+    def __init__(self, name: str, engines: Sequence[Engine], slots: int, seed: int) -> None:
+        super().__init__(name, engines, slots, seed)
+        self.groups: dict[str, str] = {}  # where the last session of a group began
 
     def place(self, turn: Turn, now: float) -> str:
-        if turn.backend is None:
-            least = self._least()
-            self.jobs[least] += 1
-            return least
-        return turn.backend
+        if turn.backend is not None:
+            return turn.backend
+        least = self._least()
+        own = self.groups.get(turn.group, least)
+        begins = self.groups[turn.group] = own if self.jobs[own] <= self.jobs[least] + BOUND else least
+        self.jobs[begins] += 1
+        return begins
 
 
 class Room(Sticky):
@@ -131,6 +142,8 @@ class Room(Sticky):
                 self.asked.setdefault(turn.name, now) * 1000,
                 not new,
                 PATIENCE_S * 1000,
+                opening=turn.group,
+                shared=turn.opening,
             )
             for turn, new in zip(turns, fresh, strict=True)
         ]

@@ -41,7 +41,8 @@ class _Player:
     """One session under way."""
 
     def __init__(self, session: Session, began: float) -> None:
-        self.session, self.name, self.began = session, session.name, began
+        self.session, self.name, self.group, self.began = session, session.name, session.group, began
+        self.opening = session.steps[0].prompt
         self.backend: str | None = None
         self.turn = 0
         self.tokens = session.steps[0].prompt

@@ -57,6 +57,7 @@ MIXES: Final = {
     "long tools": Mix(tools_s=25.0),
     "long sessions": Mix(turns=35.0, result=900.0),
     "reasoning": Mix(turns=6.0, answer=1_500.0, result=300.0),
+    "long prompts": Mix(prompt=30_000.0, turns=8.0, result=300.0),
 }
 
 

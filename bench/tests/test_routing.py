@@ -13,6 +13,7 @@ from bench.routing.engine import Clock, Costs, Engine, Request
 from bench.routing.simulator import Disturbance
 from bench.routing.workload import BLOCK, Mix, TraceUnread, generated, recorded
 from prorl_mq.converters.routing_trace import TraceHead, TraceSession, TraceTurn
+from prorl_mq.rules.routing.room import Ask, Seat, _Sum
 
 SMALL = Mix(turns=6.0, prompt=1_500.0)
 
@@ -91,3 +92,14 @@ def test_generated_sessions_of_a_group_share_their_prompt_and_grow_in_whole() ->
         ends = [step.prompt + step.answer for step in each.steps]
         assert all(later.prompt > end for end, later in zip(ends, each.steps[1:], strict=False))
         assert len(each.blocks[-1]) * BLOCK > ends[-1]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_prompts_that_samples_share_park_nobody_who_fits(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long prompt one copy is in the cache. The control counts one for each sample, and is worse than no rule."""
+    if not shared:
+        monkeypatch.setattr(Ask, "seat", lambda ask, *about: Seat(about[0], ask.tokens, *about[1:]))
+        monkeypatch.setattr(_Sum, "part", lambda *_: 0.0)
+    mix = Mix(prompt=40_000.0, prompt_spread=0.1, turns=8.0, result=300.0)
+    found = {rule: simulate(Case(rule, rule, 150, 1, mix, None, None, 300.0, 100.0)) for rule in ("sticky", "room")}
+    assert (found["room"]["tokens_s"] > 1.1 * found["sticky"]["tokens_s"]) is shared

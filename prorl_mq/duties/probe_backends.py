@@ -1,16 +1,18 @@
 """Health: every backend is asked whether it lives, which weights it serves and how loaded it is. Drained ones leave."""
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from prorl_mq import chance
 from prorl_mq.clock import monotonic
 from prorl_mq.duties.apart import Apart
 from prorl_mq.duties.backend_control import BackendControl, ControlFailed
 from prorl_mq.duties.tasks import Tasks
+from prorl_mq.rules.breaker import Breaker
 from prorl_mq.rules.reach import Reach
 from prorl_mq.rules.routing import metrics, room
 from prorl_mq.rules.routing.room import CacheLimit, EngineLoad, Pressure
@@ -65,15 +67,17 @@ class BackendHealth:
                 await self._apart.do(pool, partial(self._begin, pool))
 
     async def _begin(self, pool: str) -> None:
-        now = await backends.view(self.store, pool)
-        known = now.backends
+        view = await backends.view(self.store, pool)
+        known = view.backends
         jobs = await backends.loads(self.store, pool)
         await self._sweep(pool, known, jobs)
         self._pressure.keep(pool, known)
         for address, seen in known.items():
             name = f"{pool} {address}"
             if (pool, address) not in self._busy and not self._apart.left_out(name):
-                look = partial(self._look, pool, address, seen, jobs.get(address, 0), now.policy.weights)
+                weights = view.policy.weights
+                loading = bool(weights) and view.policy.lags(seen.version)
+                look = partial(self._look, pool, address, seen, jobs.get(address, 0), weights, loading)
                 self._busy.start((pool, address), self._apart.do(name, look))
 
     async def _sweep(self, pool: str, known: Mapping[str, SharedState], jobs: Mapping[str, int]) -> None:
@@ -82,21 +86,18 @@ class BackendHealth:
             if count <= 0 and (address not in known or known[address].draining):
                 await self.store.leave(pool, address, reason="drained", drain=True, sweep=True)
 
-    async def _look(self, pool: str, address: str, seen: SharedState, jobs: int, weights: str) -> None:
+    async def _look(self, pool: str, address: str, seen: SharedState, jobs: int, weights: str, loading: bool) -> None:
         await asyncio.sleep(self.every_s / 4 * chance.fraction())  # so that probes do not fall together
         async with self._slots[tenant_of(pool)]:
             reach = seen.info.reach if seen.info else None
             alive = await self._control.alive(address, reach)
             transition = backends.probe_answered if alive else backends.probe_missed
-            facts = (
-                {**await self._facts(address, reach, seen), **await self._model(address, seen, weights)}
-                if alive
-                else {}
-            )
-            limit = await self._pressure.look(pool, address, seen, jobs, alive=alive)
-            if limit != (seen.room.text if seen.room else ""):
-                facts["room"] = limit
-            await backends.observe(self.store, pool, address, seen.breaker, transition, facts)
+            facts = await self._facts(address, reach, seen) if alive else {}
+            facts |= await self._model(address, seen, weights) if alive else {}
+            breaker = await backends.observe(self.store, pool, address, seen.breaker, transition, facts)
+            limit = await self._pressure.look(pool, address, seen, jobs, alive=alive, loading=loading)
+            if limit != (seen.room.text if seen.room else ""):  # metrics that are slow delay no word of its health
+                await backends.observe(self.store, pool, address, breaker, _unmoved, {"room": limit})
 
     async def _facts(self, address: str, reach: Reach | None, seen: SharedState) -> dict[str, str]:
         """Its version, if that is news."""
@@ -125,6 +126,21 @@ class BackendHealth:
         return {"served": told or ""}
 
 
+def _unmoved(breaker: Breaker, _now_ms: int) -> Breaker:
+    return breaker
+
+
+class _Silence(NamedTuple):
+    """A backend whose last look told no load."""
+
+    since_ms: float
+    asked_ms: float = -math.inf  # it was asked last
+
+    def due(self, now_ms: float) -> bool:
+        """True if it is to be asked now: at each look at first, then seldom."""
+        return now_ms - self.since_ms < KEPT_MS or now_ms - self.asked_ms >= KEPT_MS
+
+
 class BackendPressure:
     """The looks of one process at all backends. Another process that takes the duty over begins with what is known of
     their limits in Redis.
@@ -133,27 +149,36 @@ class BackendPressure:
     def __init__(self, control: BackendControl) -> None:
         self._control = control
         self._seen: dict[str, dict[str, tuple[Pressure, EngineLoad]]] = {}  # by pool and address
-        self._silent: dict[tuple[str, str], float] = {}  # those whose last look told nothing: since when
+        self._silent: dict[tuple[str, str], _Silence] = {}
 
     def keep(self, pool: str, known: Container[str]) -> None:
         """Forgets backends that have left."""
         seen = self._seen.get(pool, {})
         self._seen[pool] = {address: each for address, each in seen.items() if address in known}
-        self._silent = {at: since for at, since in self._silent.items() if at[0] != pool or at[1] in known}
+        self._silent = {at: each for at, each in self._silent.items() if at[0] != pool or at[1] in known}
 
-    async def look(self, pool: str, address: str, seen: SharedState, jobs: int, *, alive: bool) -> str:
+    async def look(
+        self, pool: str, address: str, seen: SharedState, jobs: int, *, alive: bool, loading: bool = False
+    ) -> str:
         """The text of the backend's limit, which `jobs` hold; empty where its pool has room, or it tells no load. One
-        that has told it until now keeps its limit for a while.
+        that has told it until now keeps its limit for a while; later it is asked once in so long.
+
+        `loading`: it is getting new weights, so requests wait in it whatever its cache has room for.
         """
-        told = await self._load(address, seen) if alive else None
+        now_ms, silent = monotonic() * 1000, self._silent.get((pool, address))
+        asks = alive and (silent is None or silent.due(now_ms))
+        told = await self._load(address, seen) if asks else None
         found = self._seen.setdefault(pool, {})
         if told is None:
-            now_ms = monotonic() * 1000
-            if now_ms - self._silent.setdefault((pool, address), now_ms) < KEPT_MS:
+            silent = silent or _Silence(now_ms)
+            self._silent[pool, address] = silent._replace(asked_ms=now_ms) if asks else silent
+            if now_ms - silent.since_ms < KEPT_MS:
                 return seen.room.text if seen.room else ""
             found.pop(address, None)
             return ""
         self._silent.pop((pool, address), None)
+        if loading:
+            told = told._replace(waiting=0)
         before, last = found.get(address, (_known(seen.room, told), None))
         found[address] = room.judge(before, last, told, jobs), told
         if not any(pressure.pressed for pressure, _ in found.values()):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,8 +33,9 @@ from workers.stages.backends import Pools
 from workers.stages.work import Work
 
 pytestmark = pytest.mark.anyio
-PROMPT = list(range(10, 170))  # 160 tokens: of 640 that a small backend has room for, three sessions fit
+PROMPT = 160  # tokens: of 640 that a small backend has room for, three sessions fit
 FITS, BLOCKS = 3, 40
+_starts = itertools.count(10, PROMPT)
 
 
 class Session:
@@ -43,10 +45,12 @@ class Session:
         self.work = Work(held=held, claim=Claim("claimed", held.token), spec=spec())
         self.policy: StickyPolicy = pools.policy(self.work, RunClock(budget_s))
         self.turns = 0
+        start = next(_starts)
+        self.prompt = range(start, start + PROMPT)
 
     async def turn(self) -> str:
         """The backend that has answered."""
-        answer = await self.policy.generate(PROMPT, max_tokens=8, temperature=1.0, seed=1)
+        answer = await self.policy.generate(self.prompt, max_tokens=8, temperature=1.0, seed=1)
         self.turns += 1
         return answer.backend
 
@@ -238,7 +242,7 @@ async def test_turns_wait_for_room_and_every_session_has_all_its_turns(
     made = await sessions(queue, pools, 12)
     await pressed(pools, health, *made)
     if not ruled:
-        monkeypatch.setattr(rooms, "decide", lambda seats, limits, asks, *_: [each.address for each in asks])
+        monkeypatch.setattr(rooms, "decide", lambda seats, _limits, *rest: room.decide(seats, {}, *rest))
     seen = [most_at_once(fake) for fake in small]
     lengths, before = [1 + at % 4 for at in range(len(made))], [each.turns for each in made]
     async with asking(pools), asyncio.timeout(30):
@@ -426,7 +430,7 @@ async def test_turns_at_once_of_one_attempt_share_its_seat(
         found = await seats(queue)
         mine = found[made[0].work.held.token]
         assert mine.state is SeatState.RUNNING
-        assert mine.tokens == (FITS if shares else 1) * room.needs(len(PROMPT), 8)
+        assert mine.tokens == (FITS if shares else 1) * room.needs(PROMPT, 8)
         assert [each.state for each in found.values()].count(SeatState.WAITING) == (0 if shares else 1)
         tokens = []
         for turn in turns:
@@ -435,11 +439,11 @@ async def test_turns_at_once_of_one_attempt_share_its_seat(
             await pools.rooms._turn()
             tokens.append((await seats(queue)).get(made[0].work.held.token))
     if shares:
-        one = room.needs(len(PROMPT), 8)
+        one = room.needs(PROMPT, 8)
         assert [(each.tokens, each.state) for each in tokens if each] == [
             (2 * one, SeatState.RUNNING),
             (one, SeatState.RUNNING),
-            (len(PROMPT), SeatState.TOOLS),
+            (PROMPT, SeatState.TOOLS),
         ]
 
 

@@ -1,5 +1,6 @@
 """Which backend an attempt of a job talks to."""
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
@@ -39,6 +40,8 @@ class TurnUnderWay:
 
     context: int  # tokens of the prompt, and of the answer once that is there
     answer: int  # tokens that it is expected to have
+    prompt: Sequence[int] = ()
+    opening: int = 0  # tokens of the prompt that the attempt began with; 0 where tokens do not say all of it
 
 
 class Assigner(Protocol):

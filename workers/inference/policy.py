@@ -59,6 +59,7 @@ class StickyPolicy:
         self._max_tries = max_tries
         self._backend: Endpoint | None = None
         self._calls = self._answers = self._sampled = 0  # requests, answers and their tokens
+        self._opening = 0  # tokens of the first prompt
 
     @property
     def backend(self) -> Endpoint | None:
@@ -85,6 +86,7 @@ class StickyPolicy:
         the policy's own time is over and its backend was seen to work.
         """
         self.turns += 1
+        self._opening = self._opening or len(prompt_ids)
         request = GenerateRequest(
             request_id="",
             session_id=self._job_id,
@@ -172,7 +174,8 @@ class StickyPolicy:
     @contextmanager
     def _counted(self, request: GenerateRequest) -> Iterator[TurnUnderWay]:
         """One try, whose end the assigner is told however it ends."""
-        turn = TurnUnderWay(len(request.prompt_ids), expected(self._answers, self._sampled, request.max_tokens))
+        prompt, answer = request.prompt_ids, expected(self._answers, self._sampled, request.max_tokens)
+        turn = TurnUnderWay(len(prompt), answer, prompt, 0 if request.pictures else self._opening)
         try:
             yield turn
         finally:

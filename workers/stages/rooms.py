@@ -8,8 +8,9 @@ ends by itself. Nobody waits for longer than its patience, whatever the ledger, 
 import asyncio
 import contextlib
 import logging
+import zlib
+from array import array
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final
 
 from prorl_mq.clock import monotonic
@@ -67,7 +68,7 @@ class Rooms:
                     with self._waits.noted(f"room in the caches of pool {public(pool)!r}"):
                         await turn.answer
         except TimeoutError:
-            ledger.take(ask.ref, ask.address, ask.tokens)
+            ledger.take(ask)
         except asyncio.CancelledError:
             ledger.leave(ask.ref)
             raise
@@ -79,13 +80,8 @@ class Rooms:
             metrics.room_seconds.observe(monotonic() - started)
         return turn.answer.result() if turn.answer.done() and not turn.answer.cancelled() else ask.address
 
-    def shared(self, pool: str, ref: str, address: str, tokens: int) -> None:
-        """Another turn of a session begins beside one that runs: together they need so many tokens."""
-        if pool in self._ledgers:
-            self._ledgers[pool].take(ref, address, tokens)
-
-    def shrunk(self, pool: str, ref: str, tokens: int) -> None:
-        """One of several turns of a session has ended: the others need so many tokens."""
+    def sized(self, pool: str, ref: str, tokens: int) -> None:
+        """Turns of a session that runs have begun or ended: those under way need so many tokens together."""
         if pool in self._ledgers:
             self._ledgers[pool].change(ref, tokens, SeatState.RUNNING)
 
@@ -125,25 +121,33 @@ class _PoolLedger:
         self.turns: dict[str, _Turn] = {}  # that want to begin
         self._known = Seats()
         self._ahead_ms: float | None = None  # of the service's time before this process's clock
-        self._mine: dict[str, Seat] = {}  # sessions of this process
-        self._news: dict[str, Seat | None] = {}  # of those, that Redis does not know; None: it has left
+        self._mine: dict[str, Seat] = {}  # sessions of this process, as they are
+        self._gone = set[str]()  # those that have left, and may still be in Redis
         self._asking = asyncio.Lock()
 
     @property
     def idle(self) -> bool:
-        return not (self.turns or self._mine or self._news)
+        return not (self.turns or self._mine or self._gone)
 
-    def take(self, ref: str, address: str, tokens: int) -> None:
+    def take(self, ask: Ask) -> None:
         """A turn begins without being told so."""
-        self._news[ref] = self._mine[ref] = self._seat(address, tokens, SeatState.RUNNING)
+        now_ms = self._now_ms()
+        self._mine[ask.ref] = ask.seat(ask.address, SeatState.RUNNING, now_ms, now_ms + LIFE_MS)
 
     def change(self, ref: str, tokens: int, state: SeatState) -> None:
         if (seat := self._mine.get(ref)) is not None:
-            self._news[ref] = self._mine[ref] = self._seat(seat.address, tokens, state)
+            now_ms = self._now_ms()
+            self._mine[ref] = seat._replace(
+                tokens=tokens,
+                shared=min(seat.shared, tokens),
+                state=state,
+                since_ms=now_ms,
+                until_ms=now_ms + LIFE_MS,
+            )
 
     def leave(self, ref: str) -> None:
         self._mine.pop(ref, None)
-        self._news[ref] = None
+        self._gone.add(ref)
 
     async def ask(self, view: PoolView, turn: _Turn | None = None) -> None:
         """Decides about all turns of this process that want to begin, unless `turn` was among those of the question
@@ -163,45 +167,49 @@ class _PoolLedger:
 
     async def _try(self, view: PoolView) -> bool:
         """False if another process has changed the ledger meanwhile: this one knows it then as it is."""
-        now_ms, news, turns = self._now_ms(), dict(self._news), list(self.turns.values())
-        seats = {**self._mine, **self._known.seats, **{ref: seat for ref, seat in news.items() if seat}}
-        seats = {
-            ref: seat.renewed(now_ms, LIFE_MS) if ref in self._mine else seat
-            for ref, seat in seats.items()
-            if news.get(ref, seat)
-        }
-        asks = [each.ask._replace(since_ms=now_ms - 1000 * (monotonic() - each.since)) for each in turns]
-        limits = {at: limit for at, limit in view.limits.items() if view.unfit(at) is None}  # turns leave those
-        answers = decide(seats, limits, asks, now_ms, LIFE_MS, view.takers)
-        known = self._known.seats
-        rows = {ref: seats.get(ref) for ref in known.keys() | seats.keys() if known.get(ref) != seats.get(ref)}
-        if rows or "" in answers:  # who waits must know what others have changed
-            self._known, done = await backends.seat(self._store, self._pool, self._known, rows)
-            self._ahead_ms = self._known.now_ms - monotonic() * 1000
-            if not done:
-                return False
-        self._news = {ref: seat for ref, seat in self._news.items() if ref not in news or news[ref] is not seat}
-        mine = self._mine.keys() | {each.ref for each in asks if each.ref not in self._news}
-        self._mine = {ref: self._news.get(ref) or seats[ref] for ref in mine if ref in seats}
+        now_ms, turns, mine, known = self._now_ms(), list(self.turns.values()), dict(self._mine), self._known.seats
+        gone, self._gone = self._gone, set()
+        try:
+            seats = {ref: seat for ref, seat in known.items() if ref not in gone}
+            seats |= {ref: _as_known(seat, known.get(ref)).renewed(now_ms, LIFE_MS) for ref, seat in mine.items()}
+            asks = [each.ask._replace(since_ms=now_ms - 1000 * (monotonic() - each.since)) for each in turns]
+            limits = {at: limit for at, limit in view.limits.items() if view.unfit(at) is None}  # turns leave those
+            answers = decide(seats, limits, asks, now_ms, LIFE_MS, view.takers)
+            rows = {ref: seats.get(ref) for ref in known.keys() | seats.keys() if known.get(ref) != seats.get(ref)}
+            if rows or "" in answers:  # who waits must know what others have changed
+                self._known, done = await backends.seat(self._store, self._pool, self._known, rows)
+                self._ahead_ms = self._known.now_ms - monotonic() * 1000
+                if not done:
+                    return False
+            gone = set()
+        finally:
+            self._gone |= gone
+        self._mine |= {ref: seats[ref] for ref, seat in mine.items() if self._mine.get(ref) is seat and ref in seats}
         for each, address in zip(turns, answers, strict=True):
             each.asked = True
-            if address and not each.answer.done():
-                each.answer.set_result(address)
+            if self.turns.get(each.ask.ref) is each and not each.answer.done():
+                self._mine[each.ask.ref] = seats[each.ask.ref]
+                if address:
+                    each.answer.set_result(address)
         return True
 
     def _relieved(self) -> None:
         """The pool has no ledger any more; what is left of it in Redis ends by itself."""
-        self._mine, self._news, self._known = {}, {}, Seats()
+        self._mine, self._gone, self._known = {}, set(), Seats()
         for turn in self.turns.values():
             with contextlib.suppress(asyncio.InvalidStateError):
                 turn.answer.set_result(turn.ask.address)
 
-    def _seat(self, address: str, tokens: int, state: SeatState) -> Seat:
-        now_ms = self._now_ms()
-        return Seat(address, tokens, state, now_ms, now_ms + LIFE_MS)
-
     def _now_ms(self) -> float:
         return float(round(monotonic() * 1000 + (self._ahead_ms or 0.0)))
+
+
+def _as_known(mine: Seat, known: Seat | None) -> Seat:
+    """A seat of this process, which others may have given away while its tools work. Of all else they know less, also
+    where Redis has lost its last second.
+    """
+    pushed = known is not None and known.state is SeatState.OUT and mine.state is SeatState.TOOLS
+    return known if known is not None and pushed and known.since_ms == mine.since_ms else mine
 
 
 class AttemptSeat:
@@ -216,6 +224,8 @@ class AttemptSeat:
         self._turns: dict[TurnUnderWay, float] = {}  # under way, and when each asked first
         self._asking = asyncio.Lock()
         self._kept = 0  # tokens of the largest context since turns were last under way
+        self._over = False  # the attempt: what it has left running takes no seat
+        work.left.unseat = self._left
         self.latest: Endpoint | None = None  # that the job was assigned
         self.served = ""  # the backend of the turn before
 
@@ -225,6 +235,8 @@ class AttemptSeat:
         """
         since = monotonic()
         async with self._asking:
+            if self._over:
+                return backend
             since = self._turns.setdefault(turn, since)
             if len(self._turns) == 1:
                 try:
@@ -233,7 +245,7 @@ class AttemptSeat:
                     self.ended(turn)
                     raise
             backend = self.latest or backend  # to which the first one may have moved
-            self._rooms.shared(*self._ref, backend.address, self._needed())
+            self._rooms.sized(*self._ref, self._needed())
             return backend
 
     def ended(self, turn: TurnUnderWay) -> None:
@@ -242,25 +254,35 @@ class AttemptSeat:
             return
         self._kept = max(self._kept, turn.context)
         if self._turns:
-            self._rooms.shrunk(*self._ref, self._needed())
+            self._rooms.sized(*self._ref, self._needed())
         else:
             self._rooms.ended(*self._ref, self._kept)
             self._kept = 0
 
     async def _ask(self, backend: Endpoint, turn: TurnUnderWay, since: float, patience_s: float) -> Endpoint:
         pool, token = self._ref
-        avoid = frozenset[str]()
-        self._work.left.unseat = partial(self._rooms.left, pool, token)
+        avoid, (opening, shared) = frozenset[str](), _opening(turn)
         while True:
             warm, tokens = self.served == backend.address, needs(turn.context, turn.answer)
-            ask = Ask(token, backend.address, tokens, 0, warm, 1000 * patience_s, avoid)
+            ask = Ask(token, backend.address, tokens, 0, warm, 1000 * patience_s, avoid, opening, shared)
             place = await self._rooms.begin(pool, ask, since)
             if place == backend.address:
                 return backend
-            moved = await self._move(place)
-            if moved.address != backend.address:
-                return moved
-            avoid |= {place}  # it is full, say: this turn waits for its own one
+            backend = await self._move(place)
+            if backend.address == place:
+                return backend
+            avoid |= {place}  # it is full, say: this turn asks for its own one
+
+    def _left(self) -> None:
+        self._over = True
+        self._rooms.left(*self._ref)
 
     def _needed(self) -> int:
         return sum(needs(each.context, each.answer) for each in self._turns)
+
+
+def _opening(turn: TurnUnderWay) -> tuple[str, int]:
+    """The name and the tokens of the prompt that a turn's session began with; nothing where that is not its prefix."""
+    if not 0 < turn.opening <= len(turn.prompt):
+        return "", 0
+    return f"{zlib.crc32(array('Q', turn.prompt[: turn.opening])):08x}", turn.opening

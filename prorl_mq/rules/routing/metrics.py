@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from prorl_mq.rules.routing import room
 from prorl_mq.rules.routing.room import EngineLoad
 
 USAGE, RUNNING, WAITING = "vllm:kv_cache_usage_perc", "vllm:num_requests_running", "vllm:num_requests_waiting"
@@ -34,7 +35,9 @@ def load(lines: Iterable[bytes], at_ms: float) -> EngineLoad | None:
                 capacity += _tokens(labels)
     except (ValueError, OverflowError):
         return None
-    if capacity <= 0 or not {USAGE, RUNNING, WAITING, PREEMPTED} <= found.keys():
+    if not 0 < capacity <= room.MOST or not {USAGE, RUNNING, WAITING, PREEMPTED} <= found.keys():
+        return None
+    if max(found[USAGE]) > 1:  # a percentage, say, or a line that ends with its time
         return None
     usage = sum(found[USAGE]) / len(found[USAGE])
     return EngineLoad(at_ms, capacity, usage, *(int(sum(found[name])) for name in (RUNNING, WAITING, PREEMPTED)))

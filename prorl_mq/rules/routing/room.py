@@ -48,21 +48,24 @@ class Seat(NamedTuple):
     state: SeatState
     since_ms: float  # it has been in that state; of one that waits, since it asked first
     until_ms: float  # it counts so long, unless its worker says more: one that died counts no longer
+    opening: str = ""  # name of the prompt that it began with; those of one name on a backend share its tokens
+    shared: int = 0  # tokens of that, of its own ones
 
     @property
     def text(self) -> str:
-        return f"{self.state.value} {self.tokens} {self.since_ms:.0f} {self.until_ms:.0f} {self.address}"
+        row = f"{self.state.value} {self.tokens} {self.since_ms:.0f} {self.until_ms:.0f} {self.address}"
+        return f"{row} {self.shared} {self.opening}" if self.opening else row
 
     def renewed(self, now_ms: float, life_ms: float) -> "Seat":
         """The seat for `life_ms` from now on, once half of its life is over: each change is a write."""
         return self._replace(until_ms=now_ms + life_ms) if self.until_ms - now_ms < life_ms / 2 else self
 
-    def weight(self, now_ms: float) -> float:
-        """Tokens that it counts now."""
+    def part(self, now_ms: float) -> float:
+        """The part of its tokens that counts now."""
         if self.state is SeatState.RUNNING:
-            return self.tokens
+            return 1.0
         if self.state is SeatState.TOOLS:
-            return self.tokens * math.exp2(-max(0.0, now_ms - self.since_ms) / HALF_LIFE_MS)
+            return math.exp2(-max(0.0, now_ms - self.since_ms) / HALF_LIFE_MS)
         return 0.0
 
 
@@ -76,6 +79,11 @@ class Ask(NamedTuple):
     warm: bool  # the session has had a turn on this backend
     patience_ms: float  # then it begins, whatever the ledger says
     avoid: frozenset[str] = frozenset()  # backends that it cannot move to
+    opening: str = ""  # as of a seat
+    shared: int = 0
+
+    def seat(self, address: str, state: SeatState, since_ms: float, until_ms: float) -> Seat:
+        return Seat(address, self.tokens, state, since_ms, until_ms, self.opening, self.shared)
 
 
 class CacheLimit(NamedTuple):
@@ -156,11 +164,12 @@ def read_limit(text: str) -> CacheLimit | None:
 def read_seat(text: str) -> Seat | None:
     """The reverse of `Seat.text`. None for a row that this release cannot read, as of a later one."""
     try:
-        state, tokens, since_ms, until_ms, address = text.split(" ", 4)
-        seat = Seat(address, int(tokens), SeatState(state), float(since_ms), float(until_ms))
+        state, tokens, since_ms, until_ms, address, *rest = text.split(" ")
+        shared, opening = rest or (0, "")
+        seat = Seat(address, int(tokens), SeatState(state), float(since_ms), float(until_ms), opening, int(shared))
     except ValueError:
         return None
-    sound = 0 <= seat.tokens <= MOST and math.isfinite(seat.since_ms) and math.isfinite(seat.until_ms)
+    sound = 0 <= seat.shared <= seat.tokens <= MOST and math.isfinite(seat.since_ms) and math.isfinite(seat.until_ms)
     return seat if sound else None
 
 
@@ -192,14 +201,35 @@ def decide(
     for ask in asks:
         before, address = seats.get(ask.ref), ledger.place(ask)
         if address:
-            seats[ask.ref] = Seat(address, ask.tokens, SeatState.RUNNING, now_ms, now_ms + life_ms)
+            seats[ask.ref] = ask.seat(address, SeatState.RUNNING, now_ms, now_ms + life_ms)
         elif before is not None and before[:3] == (ask.address, ask.tokens, SeatState.WAITING):
             seats[ask.ref] = before.renewed(now_ms, life_ms)
         else:
-            seats[ask.ref] = Seat(ask.address, ask.tokens, SeatState.WAITING, ask.since_ms, now_ms + life_ms)
+            seats[ask.ref] = ask.seat(ask.address, SeatState.WAITING, ask.since_ms, now_ms + life_ms)
         ledger.add(ask.ref)
         answers.append(address)
     return answers
+
+
+class _Sum:
+    """Tokens of some seats of one backend. An opening that several of them have counts once."""
+
+    def __init__(self) -> None:
+        self.tokens = 0.0
+        self._parts: dict[tuple[str, int], float] = {}  # of the seats of an opening, added up
+
+    def part(self, ask: Ask) -> float:
+        """The part of its opening that counts already."""
+        return min(1.0, self._parts.get((ask.opening, ask.shared), 0.0))
+
+    def add(self, seat: Seat, part: float) -> None:
+        """Adds so much of a seat; less than nothing takes it away."""
+        self.tokens += part * (seat.tokens - seat.shared)
+        if seat.shared:
+            key = seat.opening, seat.shared
+            before = self._parts.get(key, 0.0)
+            after = self._parts[key] = before + part
+            self.tokens += seat.shared * (min(1.0, after) - min(1.0, before))
 
 
 class _Ledger:
@@ -213,9 +243,8 @@ class _Ledger:
         takers: Container[str],
     ) -> None:
         self.seats, self.limits, self.now_ms, self.takers = seats, limits, now_ms, takers
-        self.loads = dict.fromkeys(limits, 0.0)
-        self.runs = dict.fromkeys(limits, 0)
-        self.busy = dict.fromkeys(limits, 0)  # tokens of those
+        self.loads = {address: _Sum() for address in limits}
+        self.runs: dict[str, dict[str, Seat]] = {address: {} for address in limits}
         self.sessions = dict.fromkeys(limits, 0)
         self.between: dict[str, list[tuple[int, str]]] = {address: [] for address in limits}
         self.waits: dict[str, list[tuple[float, int]]] = {address: [] for address in limits}
@@ -229,12 +258,15 @@ class _Ledger:
         address = seat.address
         if address not in self.loads:
             return
-        self.loads[address] += sign * seat.weight(self.now_ms)
         self.sessions[address] += sign
         if seat.state is SeatState.RUNNING:
-            self.runs[address] += sign
-            self.busy[address] += sign * seat.tokens
+            self.loads[address].add(seat, sign)
+            if sign > 0:
+                self.runs[address][ref] = seat
+            else:
+                del self.runs[address][ref]
         elif seat.state is SeatState.TOOLS:
+            self.loads[address].add(seat, sign * seat.part(self.now_ms))
             _put(self.between[address], (seat.tokens, ref), sign)
         elif seat.state is SeatState.WAITING:
             _put(self.waits[address], (seat.since_ms, seat.tokens), sign)
@@ -251,7 +283,7 @@ class _Ledger:
             return lighter
         live = own.state in LIVE and own.address == at if own is not None else ask.warm
         if live:
-            return at if self._made(at, limit.tokens - ask.tokens) else ""
+            return at if self._made(at, limit.tokens, ask) else ""
         if self._free(at, ask) >= 0:
             return at
         free = {each: self._free(each, ask) for each in self._others(ask)}
@@ -272,27 +304,40 @@ class _Ledger:
         running turns leave is passed: none that is between turns could make room for it.
         """
         most = SHARE * self.limits[address].tokens
-        left = most - self.loads[address] - ask.tokens
+        left = most - self._with(address, ask)
         if left < 0:
             return left
-        fits = most - self.busy[address]
+        if not self.waits[address]:
+            return left
+        busy = _Sum()
+        for seat in self.runs[address].values():
+            busy.add(seat, 1)
+        fits = most - busy.tokens
         return left - sum(tokens for since, tokens in self.waits[address] if since < ask.since_ms and tokens <= fits)
 
-    def _made(self, address: str, most: float) -> bool:
-        """True if no more than `most` tokens count there, or will once the smallest sessions between turns are out."""
-        over, out = self.loads[address] - most, list[str]()
+    def _with(self, address: str, ask: Ask) -> float:
+        """Tokens that count there once this one runs."""
+        load = self.loads[address]
+        return load.tokens + ask.tokens - ask.shared * load.part(ask)
+
+    def _made(self, address: str, most: float, ask: Ask) -> bool:
+        """True if it fits, or will once the smallest sessions between turns are out."""
+        out = list[tuple[str, Seat]]()
         for _, ref in sorted(self.between[address]):
-            if over <= 0:
+            if self._with(address, ask) <= most:
                 break
-            over -= self.seats[ref].weight(self.now_ms)
-            out.append(ref)
-        if over > 0:
-            return False
-        for ref in out:
-            self.add(ref, -1)
-            self.seats[ref] = self.seats[ref]._replace(state=SeatState.OUT)
-            self.add(ref)
-        return True
+            out.append((ref, self.seats[ref]))
+            self._put_in(ref, self.seats[ref]._replace(state=SeatState.OUT))
+        if self._with(address, ask) <= most:
+            return True
+        for ref, seat in out:
+            self._put_in(ref, seat)
+        return False
+
+    def _put_in(self, ref: str, seat: Seat) -> None:
+        self.add(ref, -1)
+        self.seats[ref] = seat
+        self.add(ref)
 
 
 def _put(rows: list[tuple[float, int]] | list[tuple[int, str]], row: tuple, sign: int) -> None:  # type: ignore[type-arg]

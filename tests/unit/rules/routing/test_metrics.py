@@ -69,6 +69,17 @@ def test_a_number_that_is_none_makes_the_whole_nothing(value: bytes) -> None:
     assert load([*LINES[:4], LINES[4].replace(b"2097152", value)], 7.0) is None
 
 
+def test_a_usage_above_one_or_a_cache_that_nobody_has_is_of_another_engine() -> None:
+    """A percentage, lines that end with their time, or more tokens than a limit can say, which would be news at each
+    look.
+    """
+    assert load([*LINES[:2], LINES[2].replace(b"0.25", b"25.0"), *LINES[3:]], 7.0) is None
+    assert load([line + b" 1764300000000" for line in LINES], 7.0) is None
+    many = LINES[4].replace(b'kv_cache_size_tokens="2097152"', b'kv_cache_size_tokens="900000000000000"')
+    assert load([*LINES[:4], *[many] * 10], 7.0) is not None
+    assert load([*LINES[:4], *[many] * 11], 7.0) is None
+
+
 @given(
     st.lists(st.one_of(st.sampled_from(LINES), st.binary(max_size=60), st.sampled_from(LINES).map(lambda x: x[:-9])))
 )

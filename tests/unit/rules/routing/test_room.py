@@ -1,6 +1,7 @@
 """Room in the caches of backends: who begins, who waits, and for how long."""
 
 import math
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -97,6 +98,32 @@ def test_the_oldest_has_the_room_first() -> None:
     assert decide(seats, {A: CacheLimit(950)}, asks, NOW_MS, LIFE_MS) == [A, A]
 
 
+@pytest.mark.parametrize("opening", ["same", "other"])
+def test_a_prompt_that_sessions_have_in_common_counts_once(opening: str) -> None:
+    """Its blocks are in the cache once. The control: prompts of their own."""
+    seats = {f"s{at}": seat(300)._replace(opening="same", shared=250) for at in range(3)}
+    mine = ask("mine", 300)._replace(opening=opening, shared=250)
+    asked = decide(seats, {A: CacheLimit(500)}, [mine], NOW_MS, LIFE_MS)
+    assert asked == ([A] if opening == "same" else [""])
+
+
+def test_a_prompt_in_common_counts_while_one_of_its_sessions_does() -> None:
+    seats = {f"s{at}": seat(300, SeatState.TOOLS)._replace(opening="same", shared=250) for at in range(2)}
+    seats["runs"] = seat(100)
+    ledger = room._Ledger(seats, {A: CacheLimit(500)}, NOW_MS, {A})
+    assert ledger.loads[A].tokens == 100 + 250 + 2 * 50
+    for ref, tokens in (("s0", 100 + 250 + 50), ("s1", 100)):
+        ledger.add(ref, -1)
+        assert ledger.loads[A].tokens == tokens
+
+
+def test_whoever_could_not_make_room_enough_pushes_nobody_out() -> None:
+    seats = {"runs": seat(600), "tools": seat(300, SeatState.TOOLS), "mine": seat(200, SeatState.TOOLS)}
+    before = dict(seats)
+    assert decide(seats, {A: CacheLimit(800)}, [ask("mine", 220, warm=True)], NOW_MS, LIFE_MS) == [""]
+    assert seats["tools"] == before["tools"]
+
+
 def test_one_that_cannot_fit_beside_what_runs_holds_nobody_back() -> None:
     """It begins once its backend is idle, or its patience is over. The control fits once tools took long."""
     for tokens, passed in ((900, True), (600, False)):
@@ -125,9 +152,9 @@ def test_the_seat_of_a_worker_that_died_ends_by_itself() -> None:
 
 def test_tools_that_take_long_keep_less_and_less_room() -> None:
     between = seat(800, SeatState.TOOLS)
-    assert between.weight(NOW_MS + room.HALF_LIFE_MS) == 400
-    assert between.weight(NOW_MS + 10 * room.HALF_LIFE_MS) < 1
-    assert between.weight(NOW_MS - 5_000) == 800, "a clock that steps back makes nobody larger"
+    assert between.tokens * between.part(NOW_MS + room.HALF_LIFE_MS) == 400
+    assert between.tokens * between.part(NOW_MS + 10 * room.HALF_LIFE_MS) < 1
+    assert between.tokens * between.part(NOW_MS - 5_000) == 800, "a clock that steps back makes nobody larger"
 
 
 def test_synchronised_tools_let_somebody_begin() -> None:
@@ -174,13 +201,20 @@ def test_the_ledger_is_put_away_after_a_minute_of_little() -> None:
 
 SIZES = st.integers(1, 2_000)
 STATES = st.sampled_from(list(SeatState))
+Shares = TypeVar("Shares", Seat, Ask)
+
+
+def shares(draw: st.DrawFn, made: Shares) -> Shares:
+    """One that shares its opening with others, or with nobody."""
+    opening = draw(st.sampled_from(["", "x", "y"]))
+    return made._replace(opening=opening, shared=min(made.tokens, {"": 0, "x": 50, "y": 800}[opening]))
 
 
 @st.composite
 def ledgers(draw: st.DrawFn) -> tuple[dict[str, Seat], dict[str, CacheLimit], list[Ask]]:
     seats = {
-        f"s{at}": Seat(draw(st.sampled_from([A, B])), draw(SIZES), draw(STATES), NOW_MS - draw(st.integers(0, 200_000)),
-                       NOW_MS + draw(st.integers(-10, 10_000)))
+        f"s{at}": shares(draw, Seat(draw(st.sampled_from([A, B])), draw(SIZES), draw(STATES),
+                                    NOW_MS - draw(st.integers(0, 200_000)), NOW_MS + draw(st.integers(-10, 10_000))))
         for at in range(draw(st.integers(0, 8)))
     }  # fmt: skip
     limits = {
@@ -188,8 +222,8 @@ def ledgers(draw: st.DrawFn) -> tuple[dict[str, Seat], dict[str, CacheLimit], li
         for address in draw(st.lists(st.sampled_from([A, B]), unique=True))
     }
     asks = [
-        Ask(ref, draw(st.sampled_from([A, B])), draw(SIZES), NOW_MS - draw(st.integers(0, 400_000)),
-            draw(st.booleans()), PATIENCE_MS)
+        shares(draw, Ask(ref, draw(st.sampled_from([A, B])), draw(SIZES), NOW_MS - draw(st.integers(0, 400_000)),
+                         draw(st.booleans()), PATIENCE_MS))
         for ref in draw(st.lists(st.sampled_from([f"s{at}" for at in range(12)]), unique=True, max_size=6))
     ]  # fmt: skip
     return seats, limits, asks
@@ -213,16 +247,20 @@ def test_whatever_stands_in_the_ledger_it_keeps_its_promises(
         if answer == "":
             others = [seat for ref, seat in seats.items() if ref != each.ref and seat.address == each.address]
             assert any(seat.state is SeatState.RUNNING for seat in others), "somebody runs, so room will be free"
-    assert all(math.isfinite(seat.weight(NOW_MS)) for seat in seats.values())
+    assert all(math.isfinite(seat.part(NOW_MS)) for seat in seats.values())
 
 
 PARTS = st.sampled_from(["r", "1", "-1", "9e999", "NaN", "x"])
 
 
-@given(st.text(max_size=40) | st.builds("{} {} {} {} {}".format, PARTS, PARTS, PARTS, PARTS, PARTS))
+@given(
+    st.text(max_size=40)
+    | st.builds("{} {} {} {} {}".format, PARTS, PARTS, PARTS, PARTS, PARTS)
+    | st.builds("r 9 1 2 http://a {} {}".format, PARTS, PARTS)
+)
 def test_whatever_stands_in_a_row_is_a_sound_seat_or_nothing(text: str) -> None:
     found = room.read_seat(text)
-    assert found is None or (math.isfinite(found.weight(NOW_MS)) and math.isfinite(found.until_ms))
+    assert found is None or (math.isfinite(found.part(NOW_MS)) and math.isfinite(found.until_ms))
     limit = room.read_limit(text)
     assert limit is None or 0 <= limit.tokens <= room.MOST
 
@@ -232,7 +270,8 @@ def test_a_seat_and_a_limit_are_read_as_they_were_written(
     tokens: int, state: SeatState, since: int, until: int
 ) -> None:
     made = Seat(A, tokens, state, float(since), float(until))
-    assert room.read_seat(made.text) == made
+    for each in (made, made._replace(opening="1f", shared=tokens // 2)):
+        assert room.read_seat(each.text) == each
     assert room.read_limit(CacheLimit(tokens, tokens % 2 == 0).text) == CacheLimit(tokens, tokens % 2 == 0)
 
 
@@ -246,10 +285,11 @@ def test_sums_of_a_ledger_are_those_of_its_seats(
     for each in asks:
         address = ledger.place(each)
         state = SeatState.RUNNING if address else SeatState.WAITING
-        seats[each.ref] = Seat(address or each.address, each.tokens, state, each.since_ms, NOW_MS + LIFE_MS)
+        seats[each.ref] = each.seat(address or each.address, state, each.since_ms, NOW_MS + LIFE_MS)
         ledger.add(each.ref)
         again = room._Ledger(dict(seats), limits, NOW_MS, limits)
-        assert (ledger.sessions, ledger.runs, ledger.busy) == (again.sessions, again.runs, again.busy)
-        assert ledger.loads == pytest.approx(again.loads, abs=1e-6)
-        for mine, rebuilt in ((ledger.between, again.between), (ledger.waits, again.waits)):
-            assert {at: sorted(rows) for at, rows in mine.items()} == {at: sorted(rows) for at, rows in rebuilt.items()}
+        assert (ledger.sessions, ledger.runs) == (again.sessions, again.runs)
+        loads = {at: each.tokens for at, each in again.loads.items()}
+        assert {at: each.tokens for at, each in ledger.loads.items()} == pytest.approx(loads, abs=1e-6)
+        for rows, others in ((ledger.between, again.between), (ledger.waits, again.waits)):
+            assert {at: sorted(each) for at, each in rows.items()} == {at: sorted(each) for at, each in others.items()}
