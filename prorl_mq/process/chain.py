@@ -213,7 +213,7 @@ class Chain:
     async def repair(self) -> None:
         """One look: after a fail-over the old primary is the end of the chain; what has ended starts again there."""
         for each in self.sentinels:
-            if not each.ended and await each.tilted():
+            if await self._tilted(each):
                 self._say(f"the Sentinel at port {each.port} starts again: its clock has jumped, or it stood still")
                 await asyncio.to_thread(each.stop)
             if each.ended:
@@ -228,6 +228,12 @@ class Chain:
             self._say(f"Redis has failed over to {self.nodes[now].host}:{self.nodes[now].port}")
         for before, place in zip(self.order, self.order[1:], strict=False):
             await self._follow(place, before)
+
+    async def _tilted(self, sentinel: ChainServer) -> bool:
+        """One that does not answer is left alone: the chain must not wait for it."""
+        with contextlib.suppress(RedisError, OSError):
+            return not sentinel.ended and await sentinel.tilted()
+        return False
 
     async def _follow(self, place: int, before: int) -> None:
         """Lets a node follow the one before it. The first replica is the Sentinels' business: it may be the primary of

@@ -16,6 +16,7 @@ import pytest
 from prorl_mq.cli.local import upgrade
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.client.redis import RedisDoor
+from prorl_mq.clock import monotonic, wall_ms
 from prorl_mq.errors import ProrlError
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import pools
@@ -40,6 +41,7 @@ SEED = int(os.environ.get("PRORL_CHAOS_SEEDS", "1").split(",")[0])
 WORKERS = 2  # a stage
 TENANTS = ("red", "blue")
 NEXT = str(int(PROTOCOL) + 1)
+WHOLE_S = 180.0  # on a machine that does five times what it can
 BACKEND_FAULTS = (FakeFault.RESET, FakeFault.ERROR, FakeFault.CUT, FakeFault.BUSY)
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(MINUTES * 60 + 1_500)]
 
@@ -51,6 +53,7 @@ class Disturbance:
         self.world, self.here, self.policies, self.rng = world, here, policies, rng
         self.done: Counter[str] = Counter()
         self.ended_alone: list[str] = []
+        self.whole_s: list[float] = []  # of each fail-over, until the chain could bear another
         self.speaks = PROTOCOL
         self._switching = False
         self._deck: dict[Callable[[], Awaitable[None]], int] = {
@@ -99,8 +102,10 @@ class Disturbance:
 
     async def failover(self) -> None:
         """The primary dies; the next fault comes once the chain is whole again."""
+        began = monotonic()
         self.here.signal_primary(signal.SIGKILL)
-        await self.here.whole()
+        await self.here.whole(WHOLE_S)
+        self.whole_s.append(monotonic() - began)
 
     async def backend(self) -> None:
         self.rng.choice(self.policies).backend.fail_next(*self.rng.sample(BACKEND_FAULTS, 2))
@@ -205,9 +210,10 @@ async def test_everything_at_once(tmp_path_factory: pytest.TempPathFactory) -> N
     async with contextlib.AsyncExitStack() as stack:
         for policy in policies:
             await stack.enter_async_context(policy.backend)
-        here = await stack.enter_async_context(stand())
-        await here.whole()
-        world = world_of(here, tmp_path_factory.mktemp("mixed"), "replicated")
+        directory = tmp_path_factory.mktemp("mixed")
+        here = await stack.enter_async_context(stand(say=_say, logs=tmp_path_factory.mktemp("chain")))
+        await here.whole(WHOLE_S)
+        world = world_of(here, directory, "replicated")
         world.sandbox, world.handlers, world.slots = "bubblewrap", "chaos,walk,swe", 8
         stack.callback(world.stop)
         speaking(world, PROTOCOL)
@@ -228,7 +234,12 @@ async def test_everything_at_once(tmp_path_factory: pytest.TempPathFactory) -> N
         disturbance = Disturbance(world, here, policies, rng)
         disturbing = [
             asyncio.create_task(each)
-            for each in (disturbance.deal(), disturbance.watch(), announcing([red, blue], rng))
+            for each in (
+                disturbance.deal(),
+                disturbance.watch(),
+                announcing([red, blue], rng),
+                telling(trainers, disturbance),
+            )
         ]
         working = [asyncio.create_task(trainer.work(MINUTES * 60)) for trainer in trainers]
         try:
@@ -270,4 +281,17 @@ async def _no_sandbox(world: World) -> bool:
 def _told(trainers: list[Trainer], disturbance: Disturbance) -> str:
     groups = ", ".join(f"{trainer.run} {len(trainer.closed)}" for trainer in trainers)
     faults = ", ".join(f"{name} {times}" for name, times in sorted(disturbance.done.items()))
-    return f"\ngroups: {groups}; DAPO batches {trainers[1].reports}\nfaults: {faults}"
+    whole = f"whole again after {max(disturbance.whole_s, default=0):.1f} s at most"
+    return f"\ngroups: {groups}; DAPO batches {trainers[1].reports}\nfaults: {faults}; {whole}"
+
+
+async def telling(trainers: list[Trainer], disturbance: Disturbance) -> None:
+    """How it goes, once a minute, with what is wrong so far."""
+    while True:
+        await asyncio.sleep(60)
+        wrong = [each for trainer in trainers for each in trainer.wrong]
+        _say(" ".join([_told(trainers, disturbance), *wrong, *disturbance.ended_alone]))
+
+
+def _say(text: str) -> None:
+    print(f"{wall_ms() // 1000} {text}", flush=True)
