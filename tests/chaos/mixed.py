@@ -43,6 +43,7 @@ TENANTS = ("red", "blue")
 NEXT = str(int(PROTOCOL) + 1)
 STARTED_S = 600.0  # on a machine that has ten times the work that it can do
 WHOLE_S = 180.0
+UPGRADES = 5  # tries of one
 BACKEND_FAULTS = (FakeFault.RESET, FakeFault.ERROR, FakeFault.CUT, FakeFault.BUSY)
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(MINUTES * 60 + 1_500)]
 
@@ -118,7 +119,7 @@ class Disturbance:
         try:
             async with store_at(self.here, "upgrade") as store:
                 store.protocol = NEXT  # the newer of both has the command
-                await upgrade.upgrade(store, other, say=lambda _: None)
+                await self._chosen(store, other)
         finally:
             dying.cancel()
             await asyncio.gather(dying, return_exceptions=True)
@@ -128,6 +129,16 @@ class Disturbance:
         for name in [*self.world.workers, *self.world.apis]:
             self._kill(name)
         self._switching = False
+
+    async def _chosen(self, store: Store, other: str) -> None:
+        """As an operator who repeats the command where it says so."""
+        for left in reversed(range(UPGRADES)):
+            try:
+                return await upgrade.upgrade(store, other, say=lambda _: None)
+            except ProrlError as error:
+                if not left or "Try again" not in str(error):
+                    raise
+                _say(str(error))
 
     async def _dying(self) -> None:
         while True:
