@@ -134,7 +134,8 @@ class Disturbance:
         """As an operator who repeats the command where it says so."""
         for left in reversed(range(UPGRADES)):
             try:
-                return await upgrade.upgrade(store, other, say=lambda _: None)
+                await upgrade.upgrade(store, other, say=lambda _: None)
+                break
             except ProrlError as error:
                 if not left or "Try again" not in str(error):
                     raise
