@@ -118,7 +118,6 @@ class Disturbance:
         dying = asyncio.create_task(self._dying())
         try:
             async with store_at(self.here, "upgrade") as store:
-                store.protocol = NEXT  # the newer of both has the command
                 await self._chosen(store, other)
         finally:
             dying.cancel()
@@ -133,6 +132,7 @@ class Disturbance:
     async def _chosen(self, store: Store, other: str) -> None:
         """As an operator who repeats the command where it says so."""
         for left in reversed(range(UPGRADES)):
+            store.protocol = NEXT  # the newer of both has the command
             try:
                 await upgrade.upgrade(store, other, say=lambda _: None)
                 break
