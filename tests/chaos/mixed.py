@@ -43,7 +43,7 @@ TENANTS = ("red", "blue")
 NEXT = str(int(PROTOCOL) + 1)
 STARTED_S = 600.0  # on a machine that has ten times the work that it can do
 WHOLE_S = 180.0
-UPGRADES = 5  # tries of one
+UPGRADES = 20  # tries of one
 BACKEND_FAULTS = (FakeFault.RESET, FakeFault.ERROR, FakeFault.CUT, FakeFault.BUSY)
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(MINUTES * 60 + 1_500)]
 
