@@ -86,7 +86,15 @@ class Disturbance:
                 self.world.restart(name)
 
     async def worker(self) -> None:
-        self._kill(self.rng.choice([name for name in sorted(self.world.workers) if name != "keeper-0"]))
+        """One that has started: on a busy machine those that start would all be killed before they work."""
+        while not (up := await self._up()):
+            await asyncio.sleep(1)
+        self._kill(self.rng.choice(up))
+
+    async def _up(self) -> list[str]:
+        known: list[bytes] = await self.here.store.read("ZRANGE", self.here.store.keys.workers, 0, -1)
+        pids = {name.decode().rpartition("-")[2] for name in known}
+        return [name for name, process in sorted(self.world.workers.items()) if str(process.pid) in pids]
 
     async def api(self) -> None:
         self._kill(self.rng.choice(sorted(self.world.apis)))

@@ -69,6 +69,26 @@ class Writers:
         for place in range(count):
             await self.queue.submit(f"alone-{place}", batch=f"alone-{place}", n=1)
 
+    async def whole(self, within_s: float = WITHIN_S) -> None:
+        """The chain is as replicated mode wants it. Raises `TimeoutError` with what it lacks."""
+        lacks = ["nothing was seen"]
+
+        async def seen() -> bool:
+            try:
+                lacks[:] = replicas.faults(*await replicas.look_well(self.store, self.settings))
+            except (RedisUnavailable, RedisError, OSError) as error:
+                lacks[:] = [str(error)]
+            return not lacks
+
+        try:
+            await until(seen, within_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"the chain is not whole after {within_s:.0f} s: {'; '.join(lacks)}") from error
+
+    async def replicated(self) -> None:
+        await self.whole()
+        await replicas.switch(self.store, 1)
+
     async def repeated(self) -> set[str]:
         """What a repeat of every acknowledged submission is answered."""
         said = set()
@@ -95,26 +115,6 @@ class Stand(Writers):
     def pid(self) -> int:
         """The primary's process."""
         return self.chain.pids[f"redis-{self.chain.order[0]}"]
-
-    async def whole(self, within_s: float = WITHIN_S) -> None:
-        """The chain is as replicated mode wants it. Raises `TimeoutError` with what it lacks."""
-        lacks = ["nothing was seen"]
-
-        async def seen() -> bool:
-            try:
-                lacks[:] = replicas.faults(*await replicas.look(self.store, self.settings))
-            except (RedisUnavailable, RedisError, OSError) as error:
-                lacks[:] = [str(error)]
-            return not lacks
-
-        try:
-            await until(seen, within_s)
-        except TimeoutError as error:
-            raise TimeoutError(f"the chain is not whole after {within_s:.0f} s: {'; '.join(lacks)}") from error
-
-    async def replicated(self) -> None:
-        await self.whole()
-        await replicas.switch(self.store, 1)
 
     def signal_primary(self, number: signal.Signals) -> int:
         pid = self.pid
