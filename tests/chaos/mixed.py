@@ -86,8 +86,8 @@ class Disturbance:
                 self.world.restart(name)
 
     async def worker(self) -> None:
-        """One that has started: on a busy machine those that start would all be killed before they work."""
-        while not (up := await self._up()):
+        """One at a time: on a busy machine, where a start takes minutes, all would be killed before they work."""
+        while len(up := await self._up()) < WORKERS * len(Stage):
             await asyncio.sleep(1)
         self._kill(self.rng.choice(up))
 
