@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+from redis.exceptions import RedisError
 
 from prorl_mq.process.ports import free_port
 from prorl_mq.process.redis_server import configuration, die_with_parent
@@ -54,7 +55,7 @@ class Followed:
         base = f"include {configuration()}\n" if included else Path(configuration()).read_text()
         text = self.here(block("bind 0.0.0.0") + "".join(f"{line}\n" for line in lines))
         text = text.replace("0.0.0.0", address(host)).replace("/data/redis", str(self._data(host)))
-        self._file(host).write_text(base + text)
+        self._file(host).write_text(f"{base}{text}replica-announce-ip {address(host)}\n")  # all connect from 127.0.0.1
 
     def start(self, host: str) -> None:
         self._start(self._file(host))
@@ -63,7 +64,7 @@ class Followed:
         """Its Sentinel."""
         file = self.directory / f"{host}-sentinel.conf"
         text = self.here(block("port 26379")).replace("/data/sentinel", str(self.directory))
-        file.write_text(f"bind {address(host)}\n{text}")
+        file.write_text(f"bind {address(host)}\nsentinel announce-ip {address(host)}\n{text}")
         self._start(file, "--sentinel")
 
     def kill(self, host: str) -> None:
@@ -159,9 +160,11 @@ async def until_second(page: Followed, primary: str) -> None:
     """A Sentinel has attached what came back to the primary."""
 
     async def seen() -> bool:
-        place = Place(url="", secret=SECRET)
-        [about] = await ask_node(page.here(f"redis://{primary}:6379"), ("INFO", "replication"), place=place)
-        return b"connected_slaves:2" in about
+        with contextlib.suppress(RedisError, OSError):
+            place = Place(url="", secret=SECRET)
+            [about] = await ask_node(page.here(f"redis://{primary}:6379"), ("INFO", "replication"), place=place)
+            return b"connected_slaves:2" in about
+        return False
 
     await until(seen)
 
