@@ -16,6 +16,7 @@ from prorl_mq.process.chain import Chain, ChainServer
 from prorl_mq.schema.items import Advance, Logged
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.server import replicas
+from prorl_mq.store.server.nodes import TUNED
 from tests.ha.stand import Stand, stand, until
 from tests.support.queue import RUN
 
@@ -235,3 +236,12 @@ async def test_a_replica_that_moves_down_the_chain_stays_there_though_sentinels_
     assert len(told) == len(chain.sentinels)
     assert (told[-1] - told[0] < 0.15) is at_once
     assert told[0] - followed >= 0.2, "after the replica"
+
+
+@pytest.mark.parametrize("tuned", [TUNED, (*TUNED, "ping-period", "200")])
+def test_a_replica_may_be_promoted_although_its_facts_are_a_moment_late(tuned: tuple[str, ...]) -> None:
+    """A Sentinel promotes none whose INFO is older than five pings, and asks for INFO once a second. The control is a
+    chain whose fail-overs were given up on a busy machine.
+    """
+    ping_ms = int(dict(zip(tuned[::2], tuned[1::2], strict=True)).get("ping-period", "1000"))
+    assert (5 * ping_ms >= 3 * 1_000) is (tuned == TUNED)
