@@ -260,7 +260,7 @@ class Chain:
                 raise error
 
     async def _seen(self) -> list[SentinelFacts]:
-        """What each Sentinel knows that answers."""
+        """Facts of each Sentinel that answers."""
         told = await asyncio.gather(*(self._facts(each) for each in self.sentinels))
         return [facts for facts in told if facts is not None]
 

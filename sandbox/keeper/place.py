@@ -37,14 +37,14 @@ def all_below(state_dir: Path) -> list[Path]:
 async def occupied(directory: Path) -> AsyncIterator[None]:
     """Holds the place for its one keeper. Raises `AlreadyKept`. The lock ends with the process, however that ends.
 
-    It holds its turn first, so that no sweep begins while it waits: those of many workers would overlap for ever.
+    It holds its turn first, so that no sweep begins while it waits: those of many workers would overlap without limit.
     """
     with _lock(directory, TURN) as turn, _lock(directory) as lock:
         try:
             async with asyncio.timeout(WAIT_S):
                 for each in (turn, lock):
                     while not _locked(each.fileno(), HELD):
-                        await asyncio.sleep(LOOK_S)  # nothing tells when a lock is free, but one that blocks for ever
+                        await asyncio.sleep(LOOK_S)  # nothing tells when a lock is free, but one that blocks forever
         except TimeoutError:
             raise AlreadyKept(f"{directory} has a keeper already: stop it, or use another state directory") from None
         yield
