@@ -242,7 +242,7 @@ screenshots: setup browser  ## the pictures in docs/images, of a service that is
 test-ha: setup  ## fail-overs of replicated mode on both servers, partitions (as root), TILT, TLS; what a confirmation costs (fifteen minutes)
 	@failed=0; \
 	for server in valkey redis; do \
-	  PRORL_SOAK=1 PRORL_TEST_REDIS=$$server $(PY) -m pytest -q tests/ha tests/ha/partitions.py tests/ha/sentinels.py tests/ha/disks.py || failed=1; \
+	  PRORL_SOAK=1 PRORL_TEST_REDIS=$$server $(PY) -m pytest -q tests/ha $(addprefix tests/ha/,$(addsuffix .py,partitions sentinels disks page)) || failed=1; \
 	done; \
 	$(PY) -m bench.ha || failed=1; exit $$failed
 

@@ -25,7 +25,7 @@ from prorl_mq.process.redis_server import configuration, die_with_parent, locked
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings
 from prorl_mq.store.server.faults import RedisError
-from prorl_mq.store.server.nodes import ChainNode
+from prorl_mq.store.server.nodes import ChainNode, SentinelFacts
 
 NAME: Final = "prorl"  # by which the Sentinels know the primary
 SENTINELS: Final = 3
@@ -202,18 +202,16 @@ class Chain:
 
     async def primary(self) -> int | None:
         """The node that most Sentinels name; None where they name none."""
-        named = list[int]()
-        for each in self.sentinels:
-            with contextlib.suppress(RedisError, OSError):
-                named.append((await each.seen(NAME)).port)
+        named = [each.port for each in await self._seen()]
         ports = [node.port for node in self.nodes]
         agreed = [port for port in set(named) if 2 * named.count(port) > len(self.sentinels) and port in ports]
         return ports.index(agreed[0]) if agreed else None
 
     async def repair(self) -> None:
         """One look: after a fail-over the old primary is the end of the chain; what has ended starts again there."""
-        for each in self.sentinels:
-            if not each.ended and await each.tilted():
+        blind = await asyncio.gather(*(self._tilted(each) for each in self.sentinels))
+        for each, tilted in zip(self.sentinels, blind, strict=True):
+            if tilted:
                 self._say(f"the Sentinel at port {each.port} starts again: its clock has jumped, or it stood still")
                 await asyncio.to_thread(each.stop)
             if each.ended:
@@ -228,10 +226,18 @@ class Chain:
             self._say(f"Redis has failed over to {self.nodes[now].host}:{self.nodes[now].port}")
         for before, place in zip(self.order, self.order[1:], strict=False):
             await self._follow(place, before)
+        if any(each.replicas > 1 for each in await self._seen()):
+            await self._forget_others()
+
+    async def _tilted(self, sentinel: ChainServer) -> bool:
+        """One that does not answer is left alone: the chain must not wait for it."""
+        with contextlib.suppress(RedisError, OSError):
+            return not sentinel.ended and await sentinel.tilted()
+        return False
 
     async def _follow(self, place: int, before: int) -> None:
         """Lets a node follow the one before it. The first replica is the Sentinels' business: it may be the primary of
-        the next moment. They are told to forget that a later one was the primary's own.
+        the next moment.
         """
         node, leader = self.nodes[place], self.nodes[before]
         if node.ended:
@@ -240,15 +246,28 @@ class Chain:
         elif place != self.order[1]:
             with contextlib.suppress(RedisError, OSError):
                 await node.follow(leader)
-        if place == self.order[-1]:
-            await self._forget_others()
 
     async def _forget_others(self) -> None:
-        """A Sentinel keeps replicas that have left: it looks again where it knows more than the chain has."""
-        for each in self.sentinels:
-            with contextlib.suppress(RedisError, OSError):
-                if (await each.seen(NAME)).replicas > 1:
-                    await each.forget(NAME)
+        """Lets the Sentinels look again where one knows more than the chain has: it keeps replicas that have left, and
+        attaches them to the primary again after its time for a fail-over. So all are told at once, right after the
+        replicas.
+        """
+        for before, place in zip(self.order[1:], self.order[2:], strict=False):
+            await self._follow(place, before)
+        told = await asyncio.gather(*(each.forget(NAME) for each in self.sentinels), return_exceptions=True)
+        for error in told:
+            if isinstance(error, BaseException) and not isinstance(error, RedisError | OSError):
+                raise error
+
+    async def _seen(self) -> list[SentinelFacts]:
+        """Facts of each Sentinel that answers."""
+        told = await asyncio.gather(*(self._facts(each) for each in self.sentinels))
+        return [facts for facts in told if facts is not None]
+
+    async def _facts(self, sentinel: ChainServer) -> SentinelFacts | None:
+        with contextlib.suppress(RedisError, OSError):
+            return await sentinel.seen(NAME)
+        return None
 
     async def _keep(self) -> None:
         while not self._stopping.is_set():

@@ -4,10 +4,17 @@ A handler runs in a task of its own and is cancelled when the client goes away, 
 """
 
 import asyncio
+import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import NamedTuple, cast
 
-_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed"}
+log = logging.getLogger(__name__)
+
+_REASONS = {
+    200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+    500: "Internal Server Error",
+}  # fmt: skip
 
 
 class HttpRequest(NamedTuple):
@@ -108,7 +115,12 @@ class _Connection(asyncio.Protocol):
             self._next()
 
     def _next(self) -> None:
-        request = self._take()
+        try:
+            request = self._take()
+        except ValueError as error:  # nobody knows where the next one would begin
+            self._data.clear()
+            self._write(_failure(400, f"this is no HTTP request: {error}")._replace(close=True))
+            return
         if request is not None:
             self.task = asyncio.get_running_loop().create_task(self._serve(request))
 
@@ -120,6 +132,8 @@ class _Connection(asyncio.Protocol):
         first, *lines = bytes(self._data[:end]).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         length = int(headers.get("content-length", "0"))
+        if length < 0:
+            raise ValueError(f"content-length is {length}")
         if len(self._data) < end + 4 + length:
             return None
         body = bytes(self._data[end + 4 : end + 4 + length])
@@ -128,22 +142,26 @@ class _Connection(asyncio.Protocol):
         path, _, query = target.partition("?")
         return HttpRequest(method, path, query, headers, body)
 
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
+        """The handler's answer; where it raises, 500 with the error's words, and the log has the traceback."""
+        try:
+            return await self._server.handler(request)
+        except Exception as error:
+            log.exception("%s %s failed", request.method, request.path)
+            said = f"{request.method} {request.path} failed: {type(error).__name__}: {error}; the server's log has more"
+            return _failure(500, said)
+
     async def _serve(self, request: HttpRequest) -> None:
-        response = await self._server.handler(request)
+        response = await self._answer(request)
         if response.events is not None:
-            await self._send_events(response.events)
+            await self._send_events(request, response.events)
             return
         if not response.drip_s:
             self.task = None
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        head = (
-            f"HTTP/1.1 {response.status} {_REASONS.get(response.status, 'Status')}\r\n"
-            f"content-type: {response.content_type}\r\ncontent-length: {len(response.body)}\r\n"
-            f"{'connection: close' + chr(13) + chr(10) if response.close else ''}\r\n"
-        )
-        wire = head.encode() + response.body
+        wire = _wire(response)
         if response.cut_after is not None:
             if response.cut_after:
                 transport.write(wire[: response.cut_after])
@@ -163,7 +181,13 @@ class _Connection(asyncio.Protocol):
         else:
             self._next()
 
-    async def _send_events(self, events: AsyncIterator[bytes]) -> None:
+    def _write(self, response: HttpResponse) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(_wire(response))
+            if response.close:
+                self._transport.close()
+
+    async def _send_events(self, request: HttpRequest, events: AsyncIterator[bytes]) -> None:
         transport = self._transport
         assert transport is not None
         transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -174,6 +198,23 @@ class _Connection(asyncio.Protocol):
         except StreamCut:
             transport.abort()
             return
+        except Exception:  # its status is sent: only the missing end can tell the caller
+            log.exception("the events of %s %s failed", request.method, request.path)
+            transport.abort()
+            return
         self.task = None
         transport.write(b"0\r\n\r\n")
         self._next()
+
+
+def _wire(response: HttpResponse) -> bytes:
+    close = "connection: close\r\n" if response.close else ""
+    head = (
+        f"HTTP/1.1 {response.status} {_REASONS.get(response.status, 'Status')}\r\n"
+        f"content-type: {response.content_type}\r\ncontent-length: {len(response.body)}\r\n{close}\r\n"
+    )
+    return head.encode() + response.body
+
+
+def _failure(status: int, message: str) -> HttpResponse:
+    return HttpResponse(status, json.dumps({"error": {"message": message}}).encode())

@@ -12,6 +12,7 @@ from sandbox.errors import SandboxError
 
 WAIT_S = 40.0  # a sweep that holds the lock may have to wait for the kernel to end a process
 LOOK_S = 0.05
+TURN = "turn"
 FREE, HELD = fcntl.LOCK_SH | fcntl.LOCK_NB, fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
@@ -34,12 +35,16 @@ def all_below(state_dir: Path) -> list[Path]:
 
 @contextlib.asynccontextmanager
 async def occupied(directory: Path) -> AsyncIterator[None]:
-    """Holds the place for its one keeper. Raises `AlreadyKept`. The lock ends with the process, however that ends."""
-    with _lock(directory) as lock:
+    """Holds the place for its one keeper. Raises `AlreadyKept`. The lock ends with the process, however that ends.
+
+    It holds its turn first, so that no sweep begins while it waits: those of many workers would overlap without limit.
+    """
+    with _lock(directory, TURN) as turn, _lock(directory) as lock:
         try:
             async with asyncio.timeout(WAIT_S):
-                while not _locked(lock.fileno(), HELD):
-                    await asyncio.sleep(LOOK_S)  # nothing tells when a lock is free, but one that blocks without limit
+                for each in (turn, lock):
+                    while not _locked(each.fileno(), HELD):
+                        await asyncio.sleep(LOOK_S)  # nothing tells when a lock is free, but one that blocks forever
         except TimeoutError:
             raise AlreadyKept(f"{directory} has a keeper already: stop it, or use another state directory") from None
         yield
@@ -47,14 +52,23 @@ async def occupied(directory: Path) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def unkept(directory: Path) -> Iterator[bool]:
-    """Yields True if no keeper runs. If so, none starts before the end of this context; others may be in it too."""
+    """Yields True if no keeper runs or waits. If so, none starts before the end of this context; others may be in it
+    too.
+    """
+    awaited = _awaited(directory)
     with _lock(directory) as lock:
-        yield _locked(lock.fileno(), FREE)
+        yield not awaited and _locked(lock.fileno(), FREE)
 
 
-def _lock(directory: Path) -> IO[str]:
+def _awaited(directory: Path) -> bool:
+    """A keeper has its turn. Looked at and let go at once: it is never in a keeper's way for long."""
+    with _lock(directory, TURN) as turn:
+        return not _locked(turn.fileno(), FREE)
+
+
+def _lock(directory: Path, name: str = "lock") -> IO[str]:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return (directory / "lock").open("w")
+    return (directory / name).open("w")
 
 
 def _locked(descriptor: int, how: int) -> bool:

@@ -220,7 +220,7 @@ class RedisTask:
                     await asyncio.sleep(LOOK_S)
             say(f"handed over to job {found.job} at {found.host}:{found.port}")
             await asyncio.sleep(STAY_S)  # who is refused here reads the new address
-        except (ProrlError, *OUTAGES) as error:
+        except (ProrlError, OSError, *OUTAGES) as error:  # of the shared storage, too
             say(f"not handed over, the next job loads the data: {error or 'it took too long'}")
         return True
 

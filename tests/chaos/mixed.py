@@ -16,6 +16,7 @@ import pytest
 from prorl_mq.cli.local import upgrade
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.client.redis import RedisDoor
+from prorl_mq.clock import monotonic, wall_ms
 from prorl_mq.errors import ProrlError
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import pools
@@ -40,6 +41,9 @@ SEED = int(os.environ.get("PRORL_CHAOS_SEEDS", "1").split(",")[0])
 WORKERS = 2  # a stage
 TENANTS = ("red", "blue")
 NEXT = str(int(PROTOCOL) + 1)
+STARTED_S = 600.0  # on a machine that has ten times the work that it can do
+WHOLE_S = 180.0
+UPGRADES = 20  # tries of one
 BACKEND_FAULTS = (FakeFault.RESET, FakeFault.ERROR, FakeFault.CUT, FakeFault.BUSY)
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(MINUTES * 60 + 1_500)]
 
@@ -51,6 +55,7 @@ class Disturbance:
         self.world, self.here, self.policies, self.rng = world, here, policies, rng
         self.done: Counter[str] = Counter()
         self.ended_alone: list[str] = []
+        self.whole_s: list[float] = []  # of each fail-over, until the chain could bear another
         self.speaks = PROTOCOL
         self._switching = False
         self._deck: dict[Callable[[], Awaitable[None]], int] = {
@@ -81,7 +86,15 @@ class Disturbance:
                 self.world.restart(name)
 
     async def worker(self) -> None:
-        self._kill(self.rng.choice([name for name in sorted(self.world.workers) if name != "keeper-0"]))
+        """One at a time: on a busy machine, where a start takes minutes, all would be killed before they work."""
+        while len(up := await self._up()) < WORKERS * len(Stage):
+            await asyncio.sleep(1)
+        self._kill(self.rng.choice(up))
+
+    async def _up(self) -> list[str]:
+        known: list[bytes] = await self.here.store.read("ZRANGE", self.here.store.keys.workers, 0, -1)
+        pids = {name.decode().rpartition("-")[2] for name in known}
+        return [name for name, process in sorted(self.world.workers.items()) if str(process.pid) in pids]
 
     async def api(self) -> None:
         self._kill(self.rng.choice(sorted(self.world.apis)))
@@ -99,8 +112,10 @@ class Disturbance:
 
     async def failover(self) -> None:
         """The primary dies; the next fault comes once the chain is whole again."""
+        began = monotonic()
         self.here.signal_primary(signal.SIGKILL)
-        await self.here.whole()
+        await self.here.whole(WHOLE_S)
+        self.whole_s.append(monotonic() - began)
 
     async def backend(self) -> None:
         self.rng.choice(self.policies).backend.fail_next(*self.rng.sample(BACKEND_FAULTS, 2))
@@ -111,8 +126,7 @@ class Disturbance:
         dying = asyncio.create_task(self._dying())
         try:
             async with store_at(self.here, "upgrade") as store:
-                store.protocol = NEXT  # the newer of both has the command
-                await upgrade.upgrade(store, other, say=lambda _: None)
+                await self._chosen(store, other)
         finally:
             dying.cancel()
             await asyncio.gather(dying, return_exceptions=True)
@@ -122,6 +136,18 @@ class Disturbance:
         for name in [*self.world.workers, *self.world.apis]:
             self._kill(name)
         self._switching = False
+
+    async def _chosen(self, store: Store, other: str) -> None:
+        """As an operator who repeats the command where it says so."""
+        for left in reversed(range(UPGRADES)):
+            store.protocol = NEXT  # the newer of both has the command
+            try:
+                await upgrade.upgrade(store, other, say=lambda _: None)
+                break
+            except ProrlError as error:
+                if not left or "Try again" not in str(error):
+                    raise
+                _say(str(error))
 
     async def _dying(self) -> None:
         while True:
@@ -177,7 +203,7 @@ async def started(world: World, here: Stand, policies: list[Policy]) -> None:
     async def known() -> bool:
         return int(await here.store.read("ZCARD", here.store.keys.workers)) >= WORKERS * len(Stage)
 
-    await until(known, within_s=120)
+    await until(known, within_s=STARTED_S)
 
 
 def client_of(world: World, tenant: str, number: int) -> AsyncClient:
@@ -205,9 +231,10 @@ async def test_everything_at_once(tmp_path_factory: pytest.TempPathFactory) -> N
     async with contextlib.AsyncExitStack() as stack:
         for policy in policies:
             await stack.enter_async_context(policy.backend)
-        here = await stack.enter_async_context(stand())
-        await here.whole()
-        world = world_of(here, tmp_path_factory.mktemp("mixed"), "replicated")
+        directory = tmp_path_factory.mktemp("mixed")
+        here = await stack.enter_async_context(stand(say=_say, logs=tmp_path_factory.mktemp("chain")))
+        await here.whole(WHOLE_S)
+        world = world_of(here, directory, "replicated")
         world.sandbox, world.handlers, world.slots = "bubblewrap", "chaos,walk,swe", 8
         stack.callback(world.stop)
         speaking(world, PROTOCOL)
@@ -228,7 +255,12 @@ async def test_everything_at_once(tmp_path_factory: pytest.TempPathFactory) -> N
         disturbance = Disturbance(world, here, policies, rng)
         disturbing = [
             asyncio.create_task(each)
-            for each in (disturbance.deal(), disturbance.watch(), announcing([red, blue], rng))
+            for each in (
+                disturbance.deal(),
+                disturbance.watch(),
+                announcing([red, blue], rng),
+                telling(trainers, disturbance),
+            )
         ]
         working = [asyncio.create_task(trainer.work(MINUTES * 60)) for trainer in trainers]
         try:
@@ -270,4 +302,17 @@ async def _no_sandbox(world: World) -> bool:
 def _told(trainers: list[Trainer], disturbance: Disturbance) -> str:
     groups = ", ".join(f"{trainer.run} {len(trainer.closed)}" for trainer in trainers)
     faults = ", ".join(f"{name} {times}" for name, times in sorted(disturbance.done.items()))
-    return f"\ngroups: {groups}; DAPO batches {trainers[1].reports}\nfaults: {faults}"
+    whole = f"whole again after {max(disturbance.whole_s, default=0):.1f} s at most"
+    return f"\ngroups: {groups}; DAPO batches {trainers[1].reports}\nfaults: {faults}; {whole}"
+
+
+async def telling(trainers: list[Trainer], disturbance: Disturbance) -> None:
+    """How it goes, once a minute, with what is wrong so far."""
+    while True:
+        await asyncio.sleep(60)
+        wrong = [each for trainer in trainers for each in trainer.wrong]
+        _say(" ".join([_told(trainers, disturbance), *wrong, *disturbance.ended_alone]))
+
+
+def _say(text: str) -> None:
+    print(f"{wall_ms() // 1000} {text}", flush=True)

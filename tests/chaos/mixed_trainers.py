@@ -23,7 +23,7 @@ LIMITS = Limits(
 FIX = "cd /testbed && sed -i 's/^\\t\\treturn include$/\\t\\treturn bool(include)/' pathspec/pathspec.py"
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 LOOK_S = 0.3
-PATIENCE_S = 300.0
+PATIENCE_S = 600.0
 
 
 class Policy(Walker):

@@ -13,6 +13,7 @@ from pathlib import Path
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.process.chain import Chain
+from prorl_mq.process.children import Say
 from prorl_mq.schema.ids import GroupRef
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server import replicas
@@ -68,6 +69,26 @@ class Writers:
         for place in range(count):
             await self.queue.submit(f"alone-{place}", batch=f"alone-{place}", n=1)
 
+    async def whole(self, within_s: float = WITHIN_S) -> None:
+        """The chain is as replicated mode wants it. Raises `TimeoutError` with what it lacks."""
+        lacks = ["nothing was seen"]
+
+        async def seen() -> bool:
+            try:
+                lacks[:] = replicas.faults(*await replicas.look_well(self.store, self.settings))
+            except (RedisUnavailable, RedisError, OSError) as error:
+                lacks[:] = [str(error)]
+            return not lacks
+
+        try:
+            await until(seen, within_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"the chain is not whole after {within_s:.0f} s: {'; '.join(lacks)}") from error
+
+    async def replicated(self) -> None:
+        await self.whole()
+        await replicas.switch(self.store, 1)
+
     async def repeated(self) -> set[str]:
         """What a repeat of every acknowledged submission is answered."""
         said = set()
@@ -94,20 +115,6 @@ class Stand(Writers):
     def pid(self) -> int:
         """The primary's process."""
         return self.chain.pids[f"redis-{self.chain.order[0]}"]
-
-    async def whole(self) -> None:
-        """The chain is as replicated mode wants it."""
-
-        async def seen() -> bool:
-            with contextlib.suppress(RedisUnavailable, RedisError, OSError):
-                return not replicas.faults(*await replicas.look(self.store, self.settings))
-            return False
-
-        await until(seen)
-
-    async def replicated(self) -> None:
-        await self.whole()
-        await replicas.switch(self.store, 1)
 
     def signal_primary(self, number: signal.Signals) -> int:
         pid = self.pid
@@ -136,14 +143,19 @@ def queue_of(settings: RedisSettings) -> Queue:
 
 @contextlib.asynccontextmanager
 async def stand(
-    *, binary: str | None = None, kept: bool = True, prepared: Callable[[Chain, Path], None] = lambda *_: None
+    *,
+    binary: str | None = None,
+    kept: bool = True,
+    prepared: Callable[[Chain, Path], None] = lambda *_: None,
+    say: Say = lambda _: None,
+    logs: Path | None = None,
 ) -> AsyncIterator[Stand]:
     """`kept`: what ends is started again, and the chain repaired. `prepared` gets the chain before it starts, and a
-    directory.
+    directory. `logs`: a directory in which the servers' files stay.
     """
-    directory = Path(tempfile.mkdtemp(prefix="ha"))
+    directory = logs or Path(tempfile.mkdtemp(prefix="ha"))
     program = binary or next(iter(binaries().values()))
-    chain = Chain(directory, program, namespace=NAMESPACE, say=lambda _: None, down_after_ms=500)
+    chain = Chain(directory, program, namespace=NAMESPACE, say=say, down_after_ms=500)
     prepared(chain, directory)
     try:
         async with contextlib.AsyncExitStack() as stack:
@@ -158,7 +170,8 @@ async def stand(
             finally:
                 await here.store.redis.aclose()
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        if logs is None:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 async def until(seen: Callable[[], Awaitable[bool]], within_s: float = WITHIN_S) -> None:

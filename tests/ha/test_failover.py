@@ -1,18 +1,22 @@
 """What was acknowledged in replicated mode outlives the primary, and without it does not."""
 
+import asyncio
 import os
 import signal
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
 from redis.exceptions import OutOfMemoryError, RedisError
 
 from bench.chaos.disturb import Disturbance
+from prorl_mq.clock import monotonic
 from prorl_mq.errors import Unconfirmed
-from prorl_mq.process.chain import Chain
+from prorl_mq.process.chain import Chain, ChainServer
 from prorl_mq.schema.items import Advance, Logged
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store.server import replicas
+from prorl_mq.store.server.nodes import TUNED
 from tests.ha.stand import Stand, stand, until
 from tests.support.queue import RUN
 
@@ -205,3 +209,39 @@ async def test_a_second_replica_must_confirm_too_until_no_sentinel_knows_it() ->
 
         await until(one)
         assert await known(1)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_replica_that_moves_down_the_chain_stays_there_though_sentinels_are_slow(
+    monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """The control tells one Sentinel after the other: the last ones attach it to the primary again meanwhile."""
+    began = list[float]()
+
+    async def slow(*_: object) -> None:
+        began.append(monotonic())
+        await asyncio.sleep(0.2)
+
+    async def one_by_one(*calls: Awaitable[None], return_exceptions: bool) -> list[object]:
+        assert return_exceptions
+        return [await call for call in calls]
+
+    chain = Chain(Path("/nowhere"), "no program", namespace="ha", say=lambda _: None)
+    monkeypatch.setattr(ChainServer, "forget", slow)
+    monkeypatch.setattr(Chain, "_follow", slow)
+    if not at_once:
+        monkeypatch.setattr(asyncio, "gather", one_by_one)
+    await chain._forget_others()
+    followed, *told = began
+    assert len(told) == len(chain.sentinels)
+    assert (told[-1] - told[0] < 0.15) is at_once
+    assert told[0] - followed >= 0.2, "after the replica"
+
+
+@pytest.mark.parametrize("tuned", [TUNED, (*TUNED, "ping-period", "200")])
+def test_a_replica_may_be_promoted_although_its_facts_are_a_moment_late(tuned: tuple[str, ...]) -> None:
+    """A Sentinel promotes none whose INFO is older than five pings, and asks for INFO once a second. The control is a
+    chain whose fail-overs were given up on a busy machine.
+    """
+    ping_ms = int(dict(zip(tuned[::2], tuned[1::2], strict=True)).get("ping-period", "1000"))
+    assert (5 * ping_ms >= 3 * 1_000) is (tuned == TUNED)

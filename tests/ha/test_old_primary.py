@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from prorl_mq.process import redis_server
 from prorl_mq.process.ports import free_port
-from prorl_mq.store.server import primary
+from prorl_mq.store.server import primary, rendezvous
 from prorl_mq.store.server.connection import RedisClient, RedisSettings, ask, connect
 from tests.conftest import binaries
 
@@ -59,3 +61,24 @@ async def test_who_only_reads_leaves_an_old_primary_when_another_client_has_foun
         if not told:
             monkeypatch.setattr(primary, "_found", before)
         assert await asked(reader) == (2 if told else 1)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+async def test_two_users_of_one_address_who_connect_at_once_stay_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    """As two tenants in one trainer. The control: they share a look, whose answer has the first one's password."""
+    if not apart:
+        monkeypatch.setattr(rendezvous, "credentials", lambda *_: None)
+    async with two(tmp_path) as settings, contextlib.AsyncExitStack() as stack:
+        for port in re.findall(r":(\d+)", settings.url):
+            admin = connect(RedisSettings(url=f"redis://127.0.0.1:{port}"), connections=1)
+            stack.push_async_callback(admin.aclose)
+            for name in ("red", "blue"):
+                await ask(admin, "ACL", "SETUSER", name, "on", f">{name}", "~*", "+@all")
+        clients = []
+        for name in ("red", "blue"):
+            clients.append(connect(replace(settings, username=name, password=name)))
+            stack.push_async_callback(clients[-1].aclose)
+        names = await asyncio.gather(*(ask(client, "ACL", "WHOAMI") for client in clients))
+    assert names == ([b"red", b"blue"] if apart else [b"red", b"red"])

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from prorl_mq.duties.backend_control import BackendControl
-from prorl_mq.duties.probe_backends import BackendHealth
+from prorl_mq.duties.backend_control import BackendControl, ControlFailed
+from prorl_mq.duties.probe_backends import BackendHealth, BackendPressure
 from prorl_mq.rules.breaker import MISSES
 from prorl_mq.schema.messages import Stage
 from prorl_mq.store import pools
@@ -134,3 +134,54 @@ async def test_two_probers_at_once_lose_no_evidence(queue, control, fakes) -> No
     await asyncio.gather(*(BackendHealth(queue.store, control, every_s=0.01).turn() for _ in range(MISSES)))
     [shown] = await pools.listing(queue.store, POOL)
     assert not shown.alive
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_metrics_that_fail_are_no_fault_of_a_probe(
+    queue, health, fakes, control, monkeypatch, guarded: bool
+) -> None:
+    """The control: the fault ends the probe, and what it has found is told to nobody."""
+
+    async def fails(*_: object) -> list[bytes]:
+        raise ControlFailed("more bytes of metrics than are read")
+
+    async def unguarded(self: BackendPressure, address: str, _: object) -> None:
+        await self._control.load_lines(address)
+
+    monkeypatch.setattr(control, "load_lines", fails)
+    if not guarded:
+        monkeypatch.setattr(BackendPressure, "_load", unguarded)
+    fake = await fakes()
+    await joined(queue, fake)
+    fake.healthy = False
+    for _ in range(MISSES):
+        await health.turn()
+    fake.healthy = True
+    await health.turn()
+    [shown] = await pools.listing(queue.store, POOL)
+    assert shown.alive is guarded
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_dead_backend_is_asked_for_no_metrics(
+    queue, health, fakes, control, monkeypatch, guarded: bool
+) -> None:
+    """One that hangs would cost each probe another time-out. The control asks it all the same."""
+    asked, real, look = list[str](), control.load_lines, BackendPressure.look
+
+    async def noted(address: str, reach: object = None) -> list[bytes]:
+        asked.append(address)
+        return list(await real(address, reach))
+
+    async def always(self: BackendPressure, *about: object, alive: bool) -> str:
+        assert not alive
+        return str(await look(self, *about, alive=True))
+
+    monkeypatch.setattr(control, "load_lines", noted)
+    if not guarded:
+        monkeypatch.setattr(BackendPressure, "look", always)
+    fake = await fakes()
+    await joined(queue, fake)
+    fake.healthy = False
+    await health.turn()
+    assert asked == ([] if guarded else [fake.address])

@@ -202,6 +202,30 @@ async def test_only_the_server_that_serves_makes_an_authority(
         await replica.aclose()
 
 
+@pytest.mark.parametrize("renews", [True, False])
+async def test_a_replica_trusts_the_primary_that_shows_a_newer_certificate(
+    job: Job, monkeypatch: pytest.MonkeyPatch, renews: bool
+) -> None:
+    """The primary connects to it for the hand-over. The control keeps what it began with, and lets nobody in."""
+    if not renews:
+        monkeypatch.setattr(RedisTask, "trusting", _unheard)
+    async with serving(first := job("1", tls=True)):
+        replica = await ReplicaTask.started(second := job("2", tls=True))
+        await until(lambda: offered(replica, second), within_s=30)
+        monkeypatch.setattr(certificates, "CA_DAYS", 61)  # half of the authority's time is over
+        await first.renewed()
+        assert await replica.look()
+        async with first.admin() as primary, second.admin() as admin:
+            await administration.hand_over(primary, *second.place, within_ms=5000)
+            with contextlib.nullcontext() if renews else pytest.raises(TimeoutError):
+                await until(lambda: administration.is_primary(admin), within_s=30 if renews else 2)
+        await replica.aclose()
+
+
+async def _unheard(_: RedisTask) -> None:
+    """No look at certificates."""
+
+
 async def test_the_copy_of_a_replica_that_was_not_promoted_goes_with_it(job: Job) -> None:
     """As often as one fails while the first one serves. The one that counts stays."""
     async with serving(job("1")):

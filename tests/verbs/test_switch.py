@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from typing import NoReturn
 
 import pytest
 
@@ -12,7 +13,9 @@ from prorl_mq.cli.local.upgrade import Hold, refusal
 from prorl_mq.duties.duty import Duty
 from prorl_mq.errors import ConfigurationError, ProrlError, ServerUnfit
 from prorl_mq.schema.messages import Stage
-from prorl_mq.store.store import ADMIT
+from prorl_mq.store import gauges
+from prorl_mq.store.gauges import Gauges
+from prorl_mq.store.store import ADMIT, Store
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch
 from tests.verbs.places import JOB
@@ -146,6 +149,37 @@ async def test_without_the_hold_the_namespace_is_not_switched(queue: Queue, monk
         while service.turns == before:
             await asyncio.sleep(0.01)
     assert await epoch(queue, "protocol") == [b"2"]
+
+
+@pytest.mark.parametrize("beside", [True, False])
+async def test_a_look_that_takes_longer_than_the_lease_loses_no_admission(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """As on a busy machine. The control: a hold that is renewed between looks alone is gone when one is over."""
+    real = gauges.read
+
+    async def slow(store: Store) -> Gauges:
+        await asyncio.sleep(0.6)
+        return await real(store)
+
+    async def never(_: Hold) -> NoReturn:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(upgrade, "LEASE_MS", 300)
+    monkeypatch.setattr(upgrade, "LOOK_S", 0.05)
+    monkeypatch.setattr(gauges, "read", slow)
+    if not beside:
+        monkeypatch.setattr(Hold, "keeping", never)
+    ours = queue.worker("upgrade").store
+    ours.protocol = "3"
+    async with serving(queue):
+        if beside:
+            await upgrade.upgrade(ours, "3", say=lambda _: None)
+        else:
+            with pytest.raises(ProrlError, match="admission was lost: for"):
+                await upgrade.upgrade(ours, "3", say=lambda _: None)
+    assert await epoch(queue, "protocol") == [b"3" if beside else b"2"]
 
 
 async def test_stages_that_do_not_empty_are_named_until_the_operator_gives_up(queue: Queue) -> None:

@@ -8,8 +8,8 @@ import argparse
 import asyncio
 import os
 import socket
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NoReturn
 
 from prorl_mq.cli.interruption import interruptible
 from prorl_mq.cli.looking import service_redis
@@ -57,9 +57,10 @@ async def upgrade(store: Store, to: str | None, *, say: Say, least: str = LEAST)
     try:
         await hold.take()
         say("admission is held; what is submitted now waits in the backlog")
-        await _emptied(store, hold, say)
+        await _while_held(hold, _emptied(store, say))
         if to is None:
-            await _until_cancelled(hold, say)
+            say("replace the processes now; Ctrl-C gives admission back")
+            await hold.keeping()
         await _switched(store, hold, seen, str(to), say)
     except BaseException:  # its end gives admission back
         await store.resign(ADMIT)
@@ -103,18 +104,37 @@ class Hold:
     async def keep(self) -> None:
         if await self._ask("") != "held":
             raise ProrlError(
-                f"admission was lost: this process stood still for {LEASE_MS / 1000:.0f} s; {KEPT}. Try again"
+                f"admission was lost: for {LEASE_MS / 1000:.0f} s this process stood still, or Redis was away; {KEPT}. "
+                "Try again"
             )
+
+    async def keeping(self) -> NoReturn:
+        """Renews it until it is cancelled or lost."""
+        while True:
+            await self.keep()
+            await asyncio.sleep(LOOK_S)
 
     async def _ask(self, seen: str) -> str:
         self._beat += 1
         return await self.store.hold(ADMIT, lease_ms=LEASE_MS, beat=self._beat, seen=seen)
 
 
-async def _emptied(store: Store, hold: Hold, say: Say) -> None:
+async def _while_held(hold: Hold, work: Coroutine[Any, Any, None]) -> None:
+    """The work, however long a look of it takes on a busy machine. Raises `ProrlError` once admission is lost."""
+    tasks = asyncio.create_task(work), asyncio.create_task(hold.keeping())
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _emptied(store: Store, say: Say) -> None:
     began, said_at = monotonic(), float("-inf")
     while True:
-        await hold.keep()
         now = await gauges.read(store)
         if not sum(now.in_flight_by_tenant.values()):
             say(f"the stages are empty after {monotonic() - began:.0f} s")
@@ -133,13 +153,6 @@ def left(now: Gauges) -> str:
     waiting = {each.stage: each for each in now.stages if each.load.queued or each.load.held}
     parts += [f"{stage}: no worker is alive" for stage in Stage if stage in waiting and not waiting[stage].workers]
     return "; ".join(parts)
-
-
-async def _until_cancelled(hold: Hold, say: Say) -> None:
-    say("replace the processes now; Ctrl-C gives admission back")
-    while True:
-        await hold.keep()
-        await asyncio.sleep(LOOK_S)
 
 
 async def _switched(store: Store, hold: Hold, seen: str, to: str, say: Say) -> None:

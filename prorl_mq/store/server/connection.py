@@ -7,6 +7,7 @@ has a deadline, since a tunnel or a load balancer acknowledges TCP for a peer th
 """
 
 import asyncio
+import builtins
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -39,7 +40,10 @@ log = logging.getLogger("prorl_mq.redis")
 T = TypeVar("T")
 RedisClient: TypeAlias = Redis  # for code that hands a connection on
 
-OUTAGES = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError)
+# The client wraps every error of a socket; another OSError, of a full disk or a missing file, is no outage of Redis.
+OUTAGES = (
+    ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, builtins.ConnectionError, builtins.TimeoutError,
+)  # fmt: skip
 # First words of errors that end by themselves, or with another address: a server that loads, has another role than it
 # had, no longer owns the slot, has lost its replicas, its disk or its cluster, or ended a blocking read. Nothing was
 # done.

@@ -77,12 +77,12 @@ async def syncs(redis: Redis, keys: Keys, *, replicas: int = 0) -> None:
         pipeline = redis.pipeline(transaction=False)
         pipeline.execute_command("SET", keys.duty("waitaof"), "x", "PX", 1000)
         pipeline.execute_command("WAITAOF", 1, replicas, 3000)
-        try:
-            _, (_, found) = await pipeline.execute()
-        except ResponseError as error:
-            fix = "it needs WAITAOF (Redis 8, appendonly yes); or use appendfsync always, and leave the flag out"
+        wrote, answer = await pipeline.execute(raise_on_error=False)
+        if error := next((each for each in (wrote, answer) if isinstance(each, ResponseError)), None):
+            server = "Redis 7.2 or later, or Valkey" if replicas else "Redis 8 or later"
+            fix = f"it needs WAITAOF ({server}, appendonly yes); or use appendfsync always, and leave the flag out"
             raise ServerUnfit(f"this Redis server cannot be used with --durability {mode}: {error}; {fix}") from error
-        if found < replicas:
+        if answer[1] < replicas:
             raise ServerUnfit(
                 f"--durability {mode} is refused: the disk of a replica does not confirm what it is sent: set "
                 "appendonly yes there, and look at its disk"

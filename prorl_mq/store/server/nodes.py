@@ -6,8 +6,9 @@ from prorl_mq.schema.rendezvous import Place
 from prorl_mq.store.server.primary import ask_node, pairs
 
 HOST: Final = "127.0.0.1"
-# Not saved by a Sentinel: how often it asks, and how long it does nothing after its clock has jumped.
-TUNED: Final = ("info-period", "1000", "ping-period", "200", "publish-period", "500", "tilt-period", "3000")
+# Not saved by a Sentinel: how often it asks, and how long it does nothing after its clock has jumped. Its ping-period
+# stays: a replica whose INFO is older than five of them is not promoted, and INFO comes once a second at most.
+TUNED: Final = ("info-period", "1000", "publish-period", "500", "tilt-period", "3000")
 
 
 class SentinelFacts(NamedTuple):

@@ -6,7 +6,7 @@ counts when its replicas have it (`prorl_mq.store.server.durability`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from prorl_mq.servers import Node, SeveralServers, hidden, in_cluster, servers
 from prorl_mq.store.server.cluster import NODES, owner, slot_of
 
 _found: dict["SoughtPrimary", Node] = {}  # → the primary that a connection has reached last
-_looking: dict["SoughtPrimary", asyncio.Future[Place]] = {}
+_looking: dict[tuple["SoughtPrimary", Hashable], asyncio.Future[Place]] = {}  # by who looks, too
 ASK_S: Final = 1.0  # how long one server may take to answer; a stopped one accepts the connection and stays silent
 
 
@@ -159,9 +159,14 @@ async def _answers(asked: list[Any], enough: int) -> list[NamedPrimary]:
 
 
 def electing(
-    kind: Any, where: Callable[[], Awaitable[Place]], move: Callable[[Any, Place], None], at: SoughtPrimary
+    kind: Any,
+    where: Callable[[], Awaitable[Place]],
+    move: Callable[[Any, Place], None],
+    at: SoughtPrimary,
+    who: Hashable,
 ) -> Any:
-    """The class of asyncio connections that look for the primary before each connect.
+    """The class of asyncio connections that look for the primary before each connect. `who` has the credentials that
+    `where` answers with: connections of others look for themselves.
 
     An old primary that is cut off from the others answers reads for as long as anybody asks. So what one connection of
     this process has found, all others of the same source follow at their next command.
@@ -176,7 +181,7 @@ def electing(
 
         async def _connect(self) -> None:
             self._greeted = False
-            move(self, await _shared(at, where))
+            move(self, await _shared((at, who), where))
             await super()._connect()
 
         async def on_connect_check_health(self, check_health: bool = True) -> None:
@@ -189,11 +194,11 @@ def electing(
     return ElectingConnection
 
 
-async def _shared(at: SoughtPrimary, where: Callable[[], Awaitable[Place]]) -> Place:
+async def _shared(look: tuple[SoughtPrimary, Hashable], where: Callable[[], Awaitable[Place]]) -> Place:
     """One look for all connections that want one at a time: each look asks every server, and many would come late."""
-    looking = _looking.get(at)
+    looking = _looking.get(look)
     if looking is None or looking.done() or looking.get_loop() is not asyncio.get_running_loop():
-        looking = _looking[at] = asyncio.ensure_future(where())
+        looking = _looking[look] = asyncio.ensure_future(where())
         looking.add_done_callback(lambda done: done.cancelled() or done.exception())  # also where nobody waits any more
     return await asyncio.shield(looking)
 

@@ -2,6 +2,7 @@
 which of several servers is the primary.
 """
 
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,7 +41,8 @@ def following(kind: Any, place: Place, file: Path | None, namespace: str) -> Any
         return await primary.of(place if file is None else await refreshed(file), namespace)
 
     if servers(place.url) is not None:
-        return primary.electing(kind, where, move, primary.SoughtPrimary(place.url, namespace))
+        at = primary.SoughtPrimary(place.url, namespace)
+        return primary.electing(kind, where, move, at, credentials(place, file))
 
     class FollowingConnection(kind):  # type: ignore[misc]
         async def _connect(self) -> None:
@@ -48,6 +50,11 @@ def following(kind: Any, place: Place, file: Path | None, namespace: str) -> Any
             await super()._connect()
 
     return FollowingConnection
+
+
+def credentials(place: Place, file: Path | None) -> Hashable:
+    """By which two clients tell whether they are one user: those that a look answers with."""
+    return file, place.username, place.secret, place.ca, place.client
 
 
 def following_quietly(kind: Any, place: Place, file: Path | None, namespace: str) -> Any:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from redis.exceptions import RedisError
@@ -94,12 +95,16 @@ Seen = tuple[Replication, Replication | None, list[SentinelView | None]]
 
 
 async def look_well(store: Store, settings: RedisSettings) -> Seen:
-    """As `look`, again where a server does not answer: on a busy machine it may have been slow."""
-    for _ in range(TRIES - 1):
+    """As `look`, again where a server does not answer: on a busy machine it may have been slow. What a Sentinel has
+    answered at an earlier look counts.
+    """
+    known: list[SentinelView | None] = []
+    for left in reversed(range(TRIES)):
         primary, follower, watches = await look(store, settings)
-        if None not in watches and (follower is not None or len(primary.followers) != 1):
-            return primary, follower, watches
-    return await look(store, settings)
+        known = [new or old for new, old in zip_longest(watches, known)]
+        if not left or (None not in known and (follower is not None or len(primary.followers) != 1)):
+            break
+    return primary, follower, known
 
 
 async def look(store: Store, settings: RedisSettings) -> Seen:

@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from prorl_mq.store.server.connection import cancellable
+from prorl_mq.errors import RedisUnavailable
+from prorl_mq.store.server import connection
+from prorl_mq.store.server.connection import cancellable, patiently
 
 pytestmark = pytest.mark.anyio
 
@@ -48,3 +51,21 @@ async def test_a_call_that_is_dropped_with_its_loop_raises_nothing() -> None:
     task.uncancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOENT, errno.EMFILE])
+async def test_a_fault_of_this_machine_is_no_outage_of_redis(
+    monkeypatch: pytest.MonkeyPatch, number: int, hidden: bool
+) -> None:
+    """It is told at once, in its own words. The control waits, and says that Redis does not answer."""
+
+    async def fails() -> None:
+        raise OSError(number, "of this machine")
+
+    if hidden:
+        monkeypatch.setattr(connection, "OUTAGES", (*connection.OUTAGES, OSError))
+    with pytest.raises(
+        RedisUnavailable if hidden else OSError, match="Redis has not answered" if hidden else "of this"
+    ):
+        await patiently(fails, outage_ms=50)
