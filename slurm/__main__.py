@@ -21,7 +21,7 @@ from prorl_mq.settings import Setting, SubCommand, add_commands
 from slurm import commands, demand, spec_file
 from slurm.crew import Stopping, say
 from slurm.deployed import prepare, store_of, submitting, tasks
-from slurm.report import StatusReport, notes, past, report
+from slurm.report import StatusReport, held_back, notes, past, report
 from slurm.script import BatchScript, array_script, scripts
 from slurm.spec import WATCH, Deployment
 from slurm.supervisor import history, places
@@ -77,7 +77,8 @@ async def _submit(deployment: Deployment, given: argparse.Namespace) -> int:
         return 0
     prepare(deployment)
     async with submitting(deployment):
-        there = Counter(task.job for task in await tasks(deployment) if task.waiting or task.working)
+        found = await tasks(deployment)
+        there = Counter(task.job for task in found if task.waiting or task.working)
         if any(script.name == WATCH for script in chosen):
             places.lock(deployment).reopen()
         for script in chosen:
@@ -87,6 +88,9 @@ async def _submit(deployment: Deployment, given: argparse.Namespace) -> int:
                 print(f"{script.name}: is already there, tasks: {there[script.name]}; `scale --array` adds more")
             else:
                 print(f"{script.name}: is already there")
+        for task in found:
+            if task.held and any(task.job == script.name for script in chosen):
+                print(held_back(task))
     return 0
 
 

@@ -72,6 +72,12 @@ def notes(
     return told
 
 
+def held_back(task: SlurmTask) -> str:
+    """A sentence about a task that waits for somebody to change something."""
+    then = f"`scontrol release {task.id}` once its cause has gone, or `cancel {task.id}`"
+    return f"{task.id} ({task.job}) will not start by itself ({task.reason or task.state}): {then}"
+
+
 def _of_task(
     deployment: Deployment, task: SlurmTask, workers: Mapping[Member, Sequence[WorkerStatus]], *, asked: bool
 ) -> list[str]:
@@ -82,8 +88,7 @@ def _of_task(
         after = "its jobs continue elsewhere" if array else "`scale` or `submit` starts it again"
         return [f"{task.id} ({task.job}): {task.end}; {after}; its log is {log}"]
     if task.held:
-        then = f"`scontrol release {task.id}` once its cause has gone, or `cancel {task.id}`"
-        return [f"{task.id} ({task.job}) will not start by itself ({task.reason or task.state}): {then}"]
+        return [held_back(task)]
     if array is None or not asked:
         return []
     if task.working and not mine and task.run_s >= deployment.scale.start_s:

@@ -183,6 +183,16 @@ def test_submit_twice_changes_nothing(fake: Fake, prorl: Callable[..., tuple[int
     assert said == "node: is already there, tasks: 2; `scale --array` adds more\neval: 17\n"
 
 
+def test_submit_says_that_a_task_is_held_back(fake: Fake, prorl: Callable[..., tuple[int, str, str]]) -> None:
+    """As after a launch that failed: it is there, and yet nothing will come of it."""
+    fake.answers("squeue", "9|d.redis|PENDING||0:00|1:00:00|launch failed requeued held\n")
+    then = "`scontrol release 9` once its cause has gone, or `cancel 9`"
+    assert prorl("submit", "redis", "api")[1] == (
+        f"redis: is already there\napi: 17\n9 (redis) will not start by itself (launch failed requeued held): {then}\n"
+    )
+    assert "9 (redis)" not in prorl("submit", "api")[1]
+
+
 def test_another_deployment_of_the_name_is_not_asked_for(
     fake: Fake, prorl: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
