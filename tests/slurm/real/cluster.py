@@ -86,6 +86,7 @@ class Site:
         self.backends: dict[str, Mapping[str, Any]] = {}
         self.scale: dict[str, int] = {}
         self.server_time = "1-00:00"
+        self.server_place = 'partition = "urgent"', 'sbatch = ["--nodelist=n1"]'  # where no test's node is lost
         self.watch_time = ""  # of a supervisor that is a job
         self.scratch = f"{shared}/scratch"
         self._deployment = Deployment(name="t", shared=str(shared))
@@ -162,8 +163,8 @@ class Site:
             "lease_ms = 2000",
         ]
         lines += ["[defaults]", 'interface = "lo"', 'partition = "main"']
-        safe = [f'time = "{self.server_time}"', 'partition = "urgent"', 'sbatch = ["--nodelist=n1"]']
-        lines += ["[redis]", "tls = true", *safe, "[api]", *safe]
+        server = [f'time = "{self.server_time}"', *self.server_place]
+        lines += ["[redis]", "tls = true", *server, "[api]", *server]
         lines += ["[watch]", f'time = "{self.watch_time}"'] if self.watch_time else []
         lines += ["[scale]", *(f"{name} = {value}" for name, value in scale.items())]
         for name, about in self.backends.items():
