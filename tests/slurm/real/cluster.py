@@ -86,7 +86,7 @@ class Site:
         self.backends: dict[str, Mapping[str, Any]] = {}
         self.scale: dict[str, int] = {}
         self.server_time = "1-00:00"
-        self.server_place = 'partition = "urgent"', 'sbatch = ["--nodelist=n1"]'  # where no test's node is lost
+        self.server_place: tuple[str, ...] = ('partition = "urgent"', 'sbatch = ["--nodelist=n1"]')  # no test loses it
         self.watch_time = ""  # of a supervisor that is a job
         self.scratch = f"{shared}/scratch"
         self._deployment = Deployment(name="t", shared=str(shared))

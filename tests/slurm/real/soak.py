@@ -31,10 +31,12 @@ from prorl_mq.store.server.connection import OUTAGES, RedisSettings, connect
 from prorl_mq.store.server.faults import RedisError
 from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
+from sandbox.lifetime import label
 from slurm.supervisor import history
 from tests.chaos.mixed_trainers import Trainer
 from tests.slurm.real.cluster import Cluster, Site, served
-from tests.slurm.real.test_failures import nothing_is_left
+from tests.slurm.real.test_failures import boxes_below
+from tests.slurm.real.work import jobs_boxes, node_of
 from tests.support.service import assert_nothing_left, until
 
 MINUTES = float(os.environ.get("PRORL_SOAK_MINUTES", "120"))
@@ -233,7 +235,7 @@ class Faults:
         return [f"{job} ("]
 
     async def _nodes(self) -> dict[str, str]:
-        found = {}
+        found = dict[str, str]()
         for array in self.site.arrays:
             found |= await asyncio.to_thread(self.cluster.nodes_of, self.site.job(array))
         return found
@@ -319,17 +321,35 @@ async def test_a_deployment_outlives_every_limit_and_fault(soaked: Site, cluster
         here = sizes(site)
         assert here["longest"] < LOG_BYTES
         assert here["watch"] < 2 * history.LIMIT_BYTES
-        site.prorl("cancel", "watch")
-        cluster.until(lambda: not site.processes("watch"), "the chain ends")
         assert len(list((site.shared / "redis").glob("copy-*"))) <= 2
-        await nothing_is_left(site, store, *NODES)
+        await swept(site, faults)
+    names = {site.job(name) for name in ("redis", "api", "watch", "work", "score", *site.arrays)}
     site.prorl("cancel")
-    names = {site.job(name) for name in ("redis", "api", "watch", "work", "score")}
     cluster.until(lambda: not names & set(cluster.run("squeue", "-h", "-o", "%j").split()), "all has ended")
     cluster.until(lambda: cluster.processes() == [], "its processes, too")
-    left = [str(each.relative_to(site.shared)) for each in site.state.rglob("*") if not each.is_dir()]
-    print("left on the nodes:", left)
+    left = [each.relative_to(site.state).parts[1] for each in site.state.rglob("*") if not each.is_dir()]
+    assert {each for each in left if not each.startswith("redis-")} <= {"metrics", "keepers"}
+    assert len({each for each in left if each.startswith("redis-")}) <= len(NODES), "the next Redis there removes it"
     assert unfinished(site.shared) == []
+
+
+async def swept(site: Site, faults: Faults) -> None:
+    """The next workers of a node destroy what dead ones left there; when they have ended, no sandbox is there."""
+    before, common = list(site.arrays), next(iter(site.arrays.values()))
+    node = {**common, "count": 1, "least": 1, "most": 1, "time": "20:00"}
+    site.arrays = {f"sweep-{name}": {**node, "sbatch": [f"--nodelist={name}"]} for name in NODES}
+    site.prorl("submit")  # which the supervisor follows
+    site.prorl("cancel", *before)
+
+    async def clean() -> bool:
+        await asyncio.sleep(0.5)
+        lanes = {node_of(worker.name) for worker in await living(faults.store)}
+        return lanes >= {*NODES} and not any(jobs_boxes(site.state / name) for name in NODES)
+
+    await until(clean, within_s=WHOLE_S)
+    await asyncio.to_thread(site.prorl, "drain", "--wait")
+    assert not any(label.labelled(site.state / name) for name in NODES)
+    assert boxes_below(site.state) == []
 
 
 def unfinished(shared: Path) -> list[str]:

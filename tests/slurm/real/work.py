@@ -85,6 +85,16 @@ async def expect_all(
     return records
 
 
+def begun_again(records: Sequence[GroupRecord]) -> list[str]:
+    """Samples that have counted an attempt, with what became of it and their job's timeline."""
+    return [
+        f"{sample.job_id}: {sample.failed}\n{record.timelines.get(sample.job_id)}"
+        for record in records
+        for sample in record.samples
+        if sample.attempt
+    ]
+
+
 async def settled(store: Store) -> None:
     """No lease, timer, entry or lane entry stands for work that is over."""
     keys = store.keys
