@@ -250,16 +250,21 @@ class Faults:
 
 def sizes(site: Site) -> dict[str, int]:
     """Bytes of what grows on shared storage: of all logs, of the longest, of what the supervisor keeps, of Redis."""
-    logs = [each.stat().st_size for each in (site.shared / "logs").iterdir()]
+    logs = [each.stat().st_size for each in files(site.shared / "logs")]
     return {
         "logs": sum(logs), "longest": max(logs), "watch": _bytes(site.shared / "watch"),
-        "redis": _bytes(site.shared / "redis"), "files": sum(1 for _ in site.shared.rglob("*")),
+        "redis": _bytes(site.shared / "redis"), "files": len(files(site.shared)),
     }  # fmt: skip
+
+
+def files(directory: Path) -> list[Path]:
+    """All below it, of what others make and remove meanwhile."""
+    return [Path(place, name) for place, _, names in os.walk(directory) for name in names]
 
 
 def _bytes(directory: Path) -> int:
     total = 0
-    for each in directory.rglob("*"):
+    for each in files(directory):
         with contextlib.suppress(FileNotFoundError):
             total += each.stat().st_size
     return total
@@ -327,7 +332,7 @@ async def test_a_deployment_outlives_every_limit_and_fault(soaked: Site, cluster
     site.prorl("cancel")
     cluster.until(lambda: not names & set(cluster.run("squeue", "-h", "-o", "%j").split()), "all has ended")
     cluster.until(lambda: cluster.processes() == [], "its processes, too")
-    left = [each.relative_to(site.state).parts[1] for each in site.state.rglob("*") if not each.is_dir()]
+    left = [each.relative_to(site.state).parts[1] for each in files(site.state)]
     assert {each for each in left if not each.startswith("redis-")} <= {"metrics", "keepers"}
     assert len({each for each in left if each.startswith("redis-")}) <= len(NODES), "the next Redis there removes it"
     assert unfinished(site.shared) == []
@@ -354,7 +359,7 @@ async def swept(site: Site, faults: Faults) -> None:
 
 def unfinished(shared: Path) -> list[str]:
     """Files that somebody began to write and nobody put in their place."""
-    places = [each for name in ("watch", "redis", "rendezvous", "tls") for each in (shared / name).rglob("*")]
+    places = [each for name in ("watch", "redis", "rendezvous", "tls") for each in files(shared / name)]
     return sorted(str(each) for each in places if each.name.startswith(".") or each.suffix == ".new")
 
 
