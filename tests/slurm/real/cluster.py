@@ -186,10 +186,12 @@ def _toml(value: Any) -> str:
 
 @contextlib.contextmanager
 def served(site: Site) -> Iterator[Site]:
-    """A site whose Redis and API are up."""
+    """A site whose Redis and API are up. That takes ten seconds, on a machine that has much else to do more than a minute,
+    and a node that was taken for lost begins again.
+    """
     site.prorl("submit", "redis", "api")
     try:
-        site.cluster.until(site.file("trainer").exists, "no API")
+        site.cluster.until(site.file("trainer").exists, "no API", within_s=300)
     except AssertionError as error:
         queue = site.cluster.run("squeue", "-t", "all", "-o", "%i %j %T %r %N", check=False)
         nodes = site.cluster.run("sinfo", "-N", "-o", "%N %T %E", check=False)
