@@ -34,7 +34,7 @@ class Cluster:
 
     def run(self, *argv: str, check: bool = True) -> str:
         done = subprocess.run(argv, env=self.env, text=True, capture_output=True, check=False, timeout=60)
-        assert not (check and done.returncode), f"{argv}: {done.stderr}"
+        assert not (check and done.returncode), f"{argv} ended with {done.returncode}: {done.stderr}"
         return done.stdout
 
     def said(self) -> str:
@@ -186,8 +186,8 @@ def _toml(value: Any) -> str:
 
 @contextlib.contextmanager
 def served(site: Site) -> Iterator[Site]:
-    """A site whose Redis and API are up. That takes ten seconds, on a machine that has much else to do more than a minute,
-    and a node that was taken for lost begins again.
+    """A site whose Redis and API are up. That takes ten seconds, on a machine that has much else to do more than a
+    minute; and a node that was taken for lost begins again.
     """
     site.prorl("submit", "redis", "api")
     try:

@@ -182,7 +182,7 @@ class Faults:
 
     async def task(self) -> list[str]:
         """The batch process of a worker's task is killed."""
-        running = [task for array in self.site.arrays for task in await self._running(array)]
+        running = list(await self._nodes())
         return await self._killed(self.rng.choice(running)) if running else []
 
     async def redis(self) -> list[str]:
@@ -235,14 +235,18 @@ class Faults:
         return [f"{job} ("]
 
     async def _nodes(self) -> dict[str, str]:
-        found = dict[str, str]()
-        for array in self.site.arrays:
-            found |= await asyncio.to_thread(self.cluster.nodes_of, self.site.job(array))
-        return found
+        return {task: node for array in self.site.arrays for task, node in (await self._running(array)).items()}
 
-    async def _running(self, name: str) -> list[str]:
-        states = await asyncio.to_thread(self.cluster.states, self.site.job(name))
-        return [task for task, state in states.items() if state == "RUNNING"]
+    async def _running(self, name: str) -> dict[str, str]:
+        """Running task → node. A controller that is busy, or just starts, is asked again."""
+        deadline = time.monotonic() + WHOLE_S
+        while True:
+            try:
+                return await asyncio.to_thread(self.cluster.nodes_of, self.site.job(name))
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(1)
 
     async def _run(self, *argv: str) -> str:
         return await asyncio.to_thread(lambda: self.cluster.run(*argv, check=False))

@@ -85,14 +85,15 @@ async def expect_all(
     return records
 
 
-def begun_again(records: Sequence[GroupRecord]) -> list[str]:
-    """Samples that have counted an attempt, with what became of it and their job's timeline."""
-    return [
+def expect_first_attempts(records: Sequence[GroupRecord]) -> None:
+    """No sample has counted an attempt: else what became of it, and of its job."""
+    again = [
         f"{sample.job_id}: {sample.failed}\n{record.timelines.get(sample.job_id)}"
         for record in records
         for sample in record.samples
         if sample.attempt
     ]
+    assert not again, "\n".join(again)
 
 
 async def settled(store: Store) -> None:
