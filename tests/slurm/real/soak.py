@@ -36,7 +36,7 @@ from slurm.supervisor import history
 from tests.chaos.mixed_trainers import Trainer
 from tests.slurm.real.cluster import Cluster, Site, served
 from tests.slurm.real.test_failures import boxes_below
-from tests.slurm.real.work import jobs_boxes, node_of
+from tests.slurm.real.work import files, jobs_boxes, node_of, unfinished
 from tests.support.service import assert_nothing_left, until
 
 MINUTES = float(os.environ.get("PRORL_SOAK_MINUTES", "120"))
@@ -261,11 +261,6 @@ def sizes(site: Site) -> dict[str, int]:
     }  # fmt: skip
 
 
-def files(directory: Path) -> list[Path]:
-    """All below it, of what others make and remove meanwhile."""
-    return [Path(place, name) for place, _, names in os.walk(directory) for name in names]
-
-
 def _bytes(directory: Path) -> int:
     total = 0
     for each in files(directory):
@@ -359,12 +354,6 @@ async def swept(site: Site, faults: Faults) -> None:
     await asyncio.to_thread(site.prorl, "drain", "--wait")
     assert not any(label.labelled(site.state / name) for name in NODES)
     assert boxes_below(site.state) == []
-
-
-def unfinished(shared: Path) -> list[str]:
-    """Files that somebody began to write and nobody put in their place."""
-    places = [each for name in ("watch", "redis", "rendezvous", "tls") for each in files(shared / name)]
-    return sorted(str(each) for each in places if each.name.startswith(".") or each.suffix == ".new")
 
 
 def account(site: Site, trainers: list[Trainer], faults: Faults, told: list[history.PastEvent]) -> str:

@@ -1,5 +1,6 @@
 """Work for a deployment under test, and what must be true when it is done."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,14 +87,34 @@ async def expect_all(
 
 
 def expect_first_attempts(records: Sequence[GroupRecord]) -> None:
-    """No sample has counted an attempt: else what became of it, and of its job."""
+    """No sample has begun again, else what became of it and of its job. One that was read and not leased within half a
+    lease, which is a second here, counts an attempt, too: on a busy machine that need not be anybody's end.
+    """
     again = [
         f"{sample.job_id}: {sample.failed}\n{record.timelines.get(sample.job_id)}"
         for record in records
         for sample in record.samples
-        if sample.attempt
+        if sample.attempt > _never_leased(record.timelines.get(sample.job_id, ""))
     ]
     assert not again, "\n".join(again)
+
+
+def _never_leased(timeline: str) -> int:
+    """How often a job was taken back from a worker that had read it and had no lease."""
+    rows = [line.split("\t") for line in timeline.splitlines()]
+    leased = {row[3] for row in rows if row[1] == "claim"}
+    return sum(row[1] == "reap" and row[3] not in leased for row in rows)
+
+
+def files(directory: Path) -> list[Path]:
+    """All below it, of what others make and remove meanwhile."""
+    return [Path(place, name) for place, _, names in os.walk(directory) for name in names]
+
+
+def unfinished(shared: Path) -> list[str]:
+    """Files that somebody began to write and nobody put in their place."""
+    places = [each for name in ("watch", "redis", "rendezvous", "tls") for each in files(shared / name)]
+    return sorted(str(each) for each in places if each.name.startswith(".") or each.suffix == ".new")
 
 
 async def settled(store: Store) -> None:
