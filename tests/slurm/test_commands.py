@@ -320,8 +320,11 @@ def test_status_without_a_redis_still_says_what_slurm_knows(
     assert code == 0
     assert "17_0 (node): it reached its time limit; its jobs continue elsewhere" in said
     assert "Redis cannot be reached: the rendezvous" in said
-    assert "node n2 does not answer (down*)" in said
+    assert "no job of Redis runs or waits: `prorl-slurm submit redis` asks for one" in said
+    assert "node n2 does not answer (down*): Slurm starts its tasks elsewhere\n" in f"{said}\n"
     told = json.loads(prorl("status", "--json")[1])
     assert (told["tasks"][0]["state"], told["nodes"]["n2"], told["redis"]) == ("TIMEOUT", "down*", None)
     assert "the rendezvous" in told["trouble"]
     assert told["notes"][-1] in said
+    fake.answers("squeue", "9|d.redis|PENDING||0:00|1:00:00|Resources\n")
+    assert "no job of Redis" not in prorl("status")[1]
