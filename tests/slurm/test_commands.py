@@ -108,6 +108,22 @@ async def test_a_refusal_is_slurms_own_sentence(fake: Fake) -> None:
         await commands.submit("")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Batch job submission failed: Socket timed out on send/recv operation",
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "slurm_load_jobs error: Unexpected missing socket error",
+        "slurm_load_jobs error: Zero Bytes were transmitted or received",
+    ],
+)
+async def test_a_busy_controller_is_told_apart_from_a_refusal(fake: Fake, said: str) -> None:
+    fake.answers("squeue", f"squeue: error: {said}\n", 1)
+    with pytest.raises(commands.SlurmRefused, match="slurmctld is busy or away: try again") as refused:
+        await commands.tasks(["d.node"])
+    assert said in str(refused.value)
+
+
 async def test_a_host_without_slurm_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(commands.SlurmRefused, match="there is no command sbatch here"):
