@@ -42,7 +42,7 @@ from tests.support.service import assert_nothing_left, until
 MINUTES = float(os.environ.get("PRORL_SOAK_MINUTES", "120"))
 SEED = int(os.environ.get("PRORL_CHAOS_SEEDS", "1").split(",")[0])
 NODES = ("n1", "n2", "n3", "n4")
-WHOLE_S = 240.0  # within which everything serves again after a fault
+WHOLE_S = 600.0  # within which everything serves again after a fault, on a machine that has much else to do
 LOG_BYTES = 256 << 10  # of the longest log of a job
 LIMITS = Limits(
     max_deaths=100, max_attempts=100, backoff_ms=50, init_ms=300_000, run_ms=600_000, eval_ms=300_000,
