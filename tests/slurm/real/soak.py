@@ -23,7 +23,7 @@ from prorl_mq.client.repeats import Repeats
 from prorl_mq.client.transport import ClosedGroup
 from prorl_mq.errors import ProrlError
 from prorl_mq.schema import rendezvous
-from prorl_mq.schema.messages import BatchRequest, GroupRequest, Limits, Outcome, Task, Verdict
+from prorl_mq.schema.messages import BatchRequest, GroupRequest, Limits, Outcome, Stage, Task, Verdict
 from prorl_mq.service.fsck.look import judge
 from prorl_mq.store import pools
 from prorl_mq.store.layout.keys import Keys
@@ -149,20 +149,22 @@ class Faults:
                 await self._told(name, expected, began)
 
     async def whole(self, what: str) -> None:
-        """Redis, API, supervisor and workers all do their work."""
+        """Redis, API and supervisor do their work, and workers of each stage have been there since."""
+        seen: set[Stage] = set()
         with contextlib.suppress(TimeoutError):
-            return await until(self._serves, within_s=WHOLE_S)
+            return await until(lambda: self._serves(seen), within_s=WHOLE_S)
         queue = await self._run("squeue", "-t", "all", "-o", "%i %j %T %r %N %M")
-        raise AssertionError(f"not whole {WHOLE_S:g} s {what}\n{queue}\n{self.site.logs()}\n{self.cluster.said()}")
+        told = f"{queue}\n{self.site.logs()}\n{self.cluster.said()}"
+        raise AssertionError(f"not whole {WHOLE_S:g} s {what}; workers were seen of {sorted(seen)}\n{told}")
 
-    async def _serves(self) -> bool:
+    async def _serves(self, seen: set[Stage]) -> bool:
         await asyncio.sleep(0.5)
         lock = self.site.shared / "watch" / "supervisor.json"
         try:
+            seen |= {worker.stage for worker in await living(self.store) if worker.slots}
             async with httpx.AsyncClient(trust_env=False) as http:
                 ready = await http.get(f"{rendezvous.read(self.site.file('trainer')).url}/readyz")
-            stages = {worker.stage for worker in await living(self.store) if worker.slots}
-            return ready.is_success and len(stages) == 3 and time.time() - lock.stat().st_mtime < 10
+            return ready.is_success and len(seen) == len(Stage) and time.time() - lock.stat().st_mtime < 10
         except (httpx.HTTPError, OSError, ProrlError, RedisError, *OUTAGES):
             return False
 

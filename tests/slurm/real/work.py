@@ -120,15 +120,22 @@ def unfinished(shared: Path) -> list[str]:
 async def settled(store: Store) -> None:
     """No lease, timer, entry or lane entry stands for work that is over."""
     keys = store.keys
+    left: dict[str, int] = {}
 
     async def clean() -> bool:
-        timers = await store.read_many([("ZCARD", key) for key in (keys.leases, keys.delayed, keys.deadlines)])
         lanes = [node.decode() for node in await store.read("SMEMBERS", keys.lanes)]
+        timers = [keys.leases, keys.delayed, keys.deadlines]
         streams = [keys.due, *(keys.stage(stage) for stage in Stage), *(keys.stage(Stage.RUN, lane) for lane in lanes)]
-        lengths = await store.read_many([("XLEN", stream) for stream in streams])
-        return not any(map(int, [*timers, *lengths]))
+        counts = [*(("ZCARD", key) for key in timers), *(("XLEN", stream) for stream in streams)]
+        found = zip([*timers, *streams], await store.read_many(counts), strict=True)
+        left.clear()
+        left.update({key: int(count) for key, count in found if int(count)})
+        return not left
 
-    await until(clean, within_s=WITHIN_S)
+    try:
+        await until(clean, within_s=WITHIN_S)
+    except TimeoutError:
+        raise TimeoutError(f"of work that is over these are left: {left}") from None
 
 
 async def _known(store: Store) -> bool:
