@@ -49,7 +49,7 @@ def report(
 
 
 def _no_redis(deployment: Deployment, tasks: Sequence[SlurmTask]) -> str:
-    """What to do, where Redis is a job of the deployment and none of it is there."""
+    """Advice where Redis is a job of the deployment and none of it is there."""
     if "redis" not in named(deployment) or any(task.job == "redis" and task.alive for task in tasks):
         return ""
     return "\nno job of Redis runs or waits: `prorl-slurm submit redis` asks for one, and its data are kept"
