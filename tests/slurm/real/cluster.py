@@ -101,7 +101,7 @@ class Site:
     def prorl(self, command: str, *words: str, code: int = 0) -> str:
         """One call of `prorl-slurm`; what it printed."""
         argv = [sys.executable, "-m", "slurm", command, "--spec", str(self.spec), *words]
-        done = subprocess.run(argv, env=self.env, text=True, capture_output=True, check=False, timeout=120, cwd=ROOT)
+        done = subprocess.run(argv, env=self.env, text=True, capture_output=True, check=False, timeout=600, cwd=ROOT)
         assert done.returncode == code, (argv, done.stdout, done.stderr)
         return done.stdout + done.stderr
 
