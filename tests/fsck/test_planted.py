@@ -3,7 +3,8 @@
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -206,7 +207,8 @@ async def test_a_look_changes_nothing(busy: Queue) -> None:
     await watch.nothing_changed()
 
 
-class Closing(NamedTuple):
+@dataclass
+class Closing:
     """Reads beside which a node's lane is closed, right before a command of this name asks for its group."""
 
     queue: Queue
