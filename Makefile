@@ -263,11 +263,15 @@ service-image: setup sandbox-tools  ## the service as an Apptainer image; its pr
 drills: setup sandbox-tools prometheus  ## faults on a real service fire their alerts, and the cures of their pages end them (eight minutes)
 	$(PY) -m pytest -q -s tests/chaos/drills.py
 
-soak: setup sandbox-tools  ## kills at random moments, hostile agents, and random runs against models, for long (SEEDS=1,2,3 JOBS=10000; BOXES=500 ACTS=100000)
+soak: setup sandbox-tools  ## kills at random moments, hostile agents, random runs against models, Slurm for two hours (SEEDS=1,2,3 JOBS=10000; BOXES=500 ACTS=100000)
 	$(PY) -m tests.simulation --seeds fresh:2000 --jobs $(CORES)
 	PRORL_SANDBOX_TOOLS=$(STATE) $(PY) -m tests.hostile --acts $(ACTS)
 	PRORL_SOAK=1 $(PY) -m pytest -n $(CORES) --dist loadgroup --timeout 7200 tests/properties
 	PRORL_CHAOS_SEEDS=$(SEEDS) PRORL_CHAOS_JOBS=$(JOBS) PRORL_CHAOS_BOXES=$(BOXES) PRORL_CHAOS_KINDS=bubblewrap,apptainer $(PY) -m pytest -m chaos --timeout 1800 tests/chaos
+	$(MAKE) soak-slurm
+
+soak-slurm: setup sandbox-tools slurm  ## a deployment on Slurm whose jobs all end by limits of a minute or two, while nodes, servers and workers are lost (two hours; MINUTES=120)
+	PRORL_SOAK_MINUTES=$(or $(MINUTES),120) $(PY) -m pytest -s -q tests/slurm/real/soak.py
 
 soak-mixed: setup sandbox-tools swe-images agents  ## two tenants, DAPO, SWE-bench, a harness, new weights, fail-overs, upgrades and kills at once, then fsck (an hour; MINUTES=60)
 	PRORL_SOAK_MINUTES=$(or $(MINUTES),60) $(PY) -m pytest -s -q tests/chaos/mixed.py

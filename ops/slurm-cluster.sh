@@ -7,6 +7,7 @@
 #   ops/slurm-cluster.sh lose ROOT NAME    a node dies: its daemon and all that it runs
 #   ops/slurm-cluster.sh part ROOT NAME    a node is cut off: its daemon dies, what it runs continues
 #   ops/slurm-cluster.sh node ROOT NAME    a lost node comes back
+#   ops/slurm-cluster.sh control ROOT      the controller dies, and starts again with its state
 #   ops/slurm-cluster.sh down ROOT         ends its jobs and daemons
 #
 # As root or as a plain user; a plain user's nodes run that user's jobs only. Each daemon's process id is in
@@ -204,6 +205,12 @@ part() {
   if ours "$pid"; then kill -9 "$pid"; fi
 }
 
+control() {
+  part slurmctld
+  spawn slurmctld slurmctld -D -i
+  await slurmctld 60 answers
+}
+
 down() {
   local name
   [ -d "$root/run" ] || return 0
@@ -229,6 +236,7 @@ case $action in
   lose) part "${3:?which node?}" && kill_running "$3" ;;
   part) part "${3:?which node?}" ;;
   node) node "${3:?which node?}" ;;
+  control) control ;;
   down) down ;;
-  *) say "unknown action '$action': install, up, lose, part, node, down"; exit 2 ;;
+  *) say "unknown action '$action': install, up, lose, part, node, control, down"; exit 2 ;;
 esac

@@ -21,7 +21,7 @@ from prorl_mq.service import payload_files
 from prorl_mq.settings import Setting, SubCommand, add_commands
 from slurm import commands, demand, spec_file
 from slurm.deployed import prepare, store_of, submitting, tasks
-from slurm.report import StatusReport, notes, past, report
+from slurm.report import StatusReport, held_back, notes, past, report
 from slurm.script import BatchScript, array_script, scripts
 from slurm.spec import WATCH, Deployment
 from slurm.supervisor import history, places
@@ -77,9 +77,9 @@ async def _submit(deployment: Deployment, given: argparse.Namespace) -> int:
         return 0
     prepare(deployment)
     async with submitting(deployment):
-        there = Counter(task.job for task in await tasks(deployment) if task.waiting or task.working)
-        if any(script.name == WATCH for script in chosen):
-            places.lock(deployment).reopen()
+        found = await tasks(deployment)
+        there = Counter(task.job for task in found if task.waiting or task.working)
+        places.lock(deployment).reopen(chain=any(script.name == WATCH for script in chosen))
         for script in chosen:
             if not there[script.name]:
                 print(f"{script.name}: {await commands.submit(script.text)}", flush=True)
@@ -87,6 +87,9 @@ async def _submit(deployment: Deployment, given: argparse.Namespace) -> int:
                 print(f"{script.name}: is already there, tasks: {there[script.name]}; `scale --array` adds more")
             else:
                 print(f"{script.name}: is already there")
+        for task in found:
+            if task.held and any(task.job == script.name for script in chosen):
+                print(held_back(task))
     return 0
 
 
@@ -145,18 +148,22 @@ async def _drain(deployment: Deployment, given: argparse.Namespace) -> int:
 
 
 async def _end_watch(deployment: Deployment) -> None:
-    """Ends the chain of supervisors. One that just acts is waited for, and acts no more."""
-    if deployment.watch is None or not places.submitted(deployment):
+    """Ends the chain of supervisors, and what one by hand would do. One that just acts is waited for."""
+    if not places.submitted(deployment):
         return
     try:
-        async with places.lock(deployment).taken():
+        async with places.lock(deployment).taken() as before:
             await _cancel_chain(deployment)
+        if before.holder and not before.job:
+            say(f"the supervisor {before.holder} asks for nothing until the next `submit`")
     except (OSError, ConfigurationError) as error:
         say(f"the lock of the supervisor cannot be written: {error}; end a `scale --watch` by hand yourself")
         await _cancel_chain(deployment)
 
 
 async def _cancel_chain(deployment: Deployment) -> None:
+    if deployment.watch is None:
+        return
     if chain := [task.id for task in await _alive(deployment) if task.job == WATCH]:
         await commands.cancel(chain)
         say(f"the supervisor has been ended: `submit {WATCH}` starts it again")

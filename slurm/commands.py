@@ -25,6 +25,7 @@ OPTION: Final = re.compile(r"^#SBATCH --?([A-Za-z][\w\-]*)", re.MULTILINE)
 ALIVE: Final = WORKING | {"COMPLETING", "SUSPENDED", "STOPPED"}  # it has processes, or will have them again
 FORGOTTEN: Final = "invalid job id"  # what squeue says of a job that ended some minutes ago
 ANSWER_S: Final = 60.0
+UNHEARD: Final = re.compile(r"contact slurm controller|timed out|missing socket|zero bytes", re.IGNORECASE)
 SHORT: Final = {
     "a": "array",
     "J": "job-name",
@@ -135,5 +136,7 @@ async def _run(argv: Sequence[str], stdin: str = "") -> tuple[str, str]:
     text = said.decode(errors="replace")
     if process.returncode:
         what = re.sub(rf"^{argv[0]}: (error: )?", "", text.strip(), flags=re.MULTILINE)
+        if UNHEARD.search(what):
+            what += "\nslurmctld is busy or away: try again; a job that it took all the same is not submitted twice"
         raise SlurmRefused(f"{argv[0]}: {what or f'exit code {process.returncode}'}")
     return out.decode(errors="replace"), text

@@ -1,13 +1,18 @@
 """Directories of the deployment that lie where others may write: on a node's own disk, and in a group's shared one."""
 
+import contextlib
+import fcntl
 import os
 import re
+import shutil
 import stat
+import time
 from pathlib import Path
 
 from prorl_mq.errors import ConfigurationError
 
 OURS = 3  # prorl-UID, the deployment, the node
+YOUNG_S = 60.0  # of a directory whose maker may not have locked it yet
 
 
 def private(path: Path, uid: int) -> Path:
@@ -38,6 +43,26 @@ def prepare(path: Path, uid: int) -> None:
             raise ConfigurationError(
                 f"{place} belongs to another user, or others can write to it: remove it, or set `scratch`"
             )
+
+
+def locked(path: Path) -> int | None:
+    """A lock of a directory, which goes with this process; None where another one holds it. To be closed."""
+    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        return None
+    return held
+
+
+def tidy(path: Path, pattern: str) -> None:
+    """Removes directories whose process was killed: nobody holds their lock, and none has just been made."""
+    for left in path.glob(pattern):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > YOUNG_S and (held := locked(left)) is not None:
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(held)
 
 
 def of_one_job(path: Path, job: str, mounts: str) -> bool:

@@ -12,6 +12,7 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.store.workers import WorkerStatus
 from slurm.demand import Demand
 from slurm.layout import job_name, logs
+from slurm.scaling import named
 from slurm.spec import Deployment, TaskKind
 from slurm.supervisor.history import BAD_NODES, PastEvent
 from slurm.tasks import Member, SlurmTask, task_of
@@ -41,11 +42,18 @@ def report(
     head = ("task", "job", "state", "node", "left", "workers", "busy", "slots")
     parts = [table(head, rows) if rows else f"Slurm has no task of {deployment.name}"]
     if demand is None:
-        parts.append(f"Redis cannot be reached: {trouble}")
+        parts.append(f"Redis cannot be reached: {trouble}{_no_redis(deployment, tasks)}")
     else:
         parts.append(_stages(demand))
     told = notes(deployment, tasks, nodes, demand)
     return "\n\n".join([*parts, *(["\n".join(told)] if told else [])])
+
+
+def _no_redis(deployment: Deployment, tasks: Sequence[SlurmTask]) -> str:
+    """Advice where Redis is a job of the deployment and none of it is there."""
+    if "redis" not in named(deployment) or any(task.job == "redis" and task.alive for task in tasks):
+        return ""
+    return "\nno job of Redis runs or waits: `prorl-slurm submit redis` asks for one, and its data are kept"
 
 
 def past(events: Sequence[PastEvent]) -> str:
@@ -67,10 +75,17 @@ def notes(
     used = {node for task in tasks if task.working or task.ending for node in task.nodes}
     for node, state in nodes.items():
         if state.endswith("*"):
-            told.append(f"node {node} does not answer ({state}): Slurm starts its tasks elsewhere once it is down")
+            then = "" if state.startswith("down") else " once it is down"
+            told.append(f"node {node} does not answer ({state}): Slurm starts its tasks elsewhere{then}")
         elif state.startswith(BAD_NODES) and (node in used or state.startswith("down")):
             told.append(f"node {node} is {state}")
     return told
+
+
+def held_back(task: SlurmTask) -> str:
+    """A sentence about a task that waits for somebody to change something."""
+    then = f"`scontrol release {task.id}` once its cause has gone, or `cancel {task.id}`"
+    return f"{task.id} ({task.job}) will not start by itself ({task.reason or task.state}): {then}"
 
 
 def _of_task(
@@ -83,8 +98,7 @@ def _of_task(
         after = "its jobs continue elsewhere" if array else "`scale` or `submit` starts it again"
         return [f"{task.id} ({task.job}): {task.end}; {after}; its log is {log}"]
     if task.held:
-        then = f"`scontrol release {task.id}` once its cause has gone, or `cancel {task.id}`"
-        return [f"{task.id} ({task.job}) will not start by itself ({task.reason or task.state}): {then}"]
+        return [held_back(task)]
     if array is None or not asked:
         return []
     if task.working and not mine and task.run_s >= deployment.scale.start_s:

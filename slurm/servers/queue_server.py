@@ -67,6 +67,7 @@ class RedisTask:
         self._certificates = given.shared / "tls"
         self._rendezvous = given.shared / "rendezvous"
         self._state = Path(os.environ["PRORL_STATE"]) / f"redis{self.job and f'-{self.job}'}"
+        self._lock: int | None = None  # of that directory, for as long as this process lives
         self._socket = self._state / "redis.sock"
         if len(os.fsencode(self._socket)) > redis_server.SOCKET_PATH_LIMIT:  # a long `scratch`
             self._near = tempfile.TemporaryDirectory(prefix="prorl-redis-", dir="/tmp")
@@ -170,6 +171,8 @@ class RedisTask:
         node_state.prepare(self._state.parent, os.getuid())
         node_state.private(self._rendezvous, os.getuid())
         self._state.mkdir(exist_ok=True, mode=0o700)
+        self._lock = self._lock or node_state.locked(self._state)
+        await asyncio.to_thread(node_state.tidy, self._state.parent, "redis-*")
         socket = self._socket
         tls = [f"--{word}" if number % 2 == 0 else word for number, word in enumerate(await self._certified(serves))]
         options = ["--bind", self._address, "--unixsocket", str(socket), *tls, *COPYING, *self._options]

@@ -36,7 +36,8 @@ class Busy(ProrlError):
 
 class Supervisor(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the lock. `holder` is empty after one that has resigned; `job` where it is no job. `process` is
-    that of the holder, as `place_of` has it. While the chain of jobs is `ended`, none of them takes it.
+    that of the holder, as `place_of` has it. While the chain of jobs is `ended`, none of them takes it; nor does one by
+    hand that was there before the term `ended_at`.
     """
 
     term: int = 0
@@ -44,6 +45,7 @@ class Supervisor(msgspec.Struct, frozen=True, kw_only=True):
     job: str = ""
     process: str = ""
     ended: bool = False
+    ended_at: int = 0
     low_s: Mapping[str, float] = {}  # array → for how long it has had more tasks than it needs
 
 
@@ -85,15 +87,19 @@ class WatchLock:
         self._job = job
         self._stale_s = stale_s
         self._term = -1  # of none
+        self._first = -1  # the term that it found
+        self.ended = False  # by somebody's `drain` or `cancel`
 
     async def hold(self) -> Supervisor | None:
         """Takes or renews it: what the holder before left. None where another supervisor is active."""
         async with exclusive(self._guard) as guard:
             found = self.read()
             ours = self._ours(found)
+            self._first = found.term if self._first < 0 else self._first
             if not ours and found.holder and not await self._over(found, guard):
                 return None
-            if found.ended and self._job:
+            self.ended = found.ended if self._job else found.ended_at > self._first
+            if self.ended:
                 return None
             self._term = found.term + (not ours)
             mine = msgspec.structs.replace(
@@ -120,16 +126,21 @@ class WatchLock:
                 self._write(msgspec.structs.replace(found, holder="", job="", process="", low_s=low_s))
 
     @contextlib.asynccontextmanager
-    async def taken(self) -> AsyncIterator[None]:
-        """Ends the chain: whoever had the lock acts no more, and none of its jobs takes it before `reopen`."""
+    async def taken(self) -> AsyncIterator[Supervisor]:
+        """Ends the chain: whoever had the lock, which is yielded, acts no more, and neither jobs of the chain nor
+        supervisors by hand that are there now take it before `reopen`.
+        """
         async with exclusive(self._guard):
-            self._write(Supervisor(term=self.read().term + 1, ended=True))
-            yield
+            found = self.read()
+            self._write(Supervisor(term=found.term + 1, ended=True, ended_at=found.term + 1))
+            yield found
 
-    def reopen(self) -> None:
-        """Lets jobs take it again; the guard is held."""
-        if (found := self.read()).ended:
-            self._write(msgspec.structs.replace(found, ended=False))
+    def reopen(self, *, chain: bool) -> None:
+        """Lets supervisors by hand take it again, and jobs of the chain; the guard is held."""
+        found = self.read()
+        after = msgspec.structs.replace(found, ended=found.ended and not chain, ended_at=0)
+        if after != found:
+            self._write(after)
 
     def read(self) -> Supervisor:
         try:

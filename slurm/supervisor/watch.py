@@ -105,7 +105,10 @@ class Watch:
             self._memory = {array: monotonic() - low_s for array, low_s in left.low_s.items()}
         self._held = left is not None
         self._ended = left is not None and left.ended
-        self._tell("lock", "" if self._held else "another supervisor is active; standing by")
+        why = "another supervisor is active; standing by"
+        if self._lock.ended:
+            why = "somebody has ended it by `drain` or `cancel`: nothing is asked for until the next `submit`"
+        self._tell("lock", "" if self._held else why)
         return self._held
 
     async def _leave(self) -> None:

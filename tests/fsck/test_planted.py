@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from msgspec.structs import replace
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import JobRef
 from prorl_mq.schema.items import GroupSpec
-from prorl_mq.schema.messages import GroupRecord, Outcome
+from prorl_mq.schema.messages import GroupRecord, Outcome, Stage
 from prorl_mq.schema.task_schema import Schema
 from prorl_mq.schema.trajectory import ForkedFrom
 from prorl_mq.service.fsck.look import look
 from prorl_mq.store.audit.reads import TYPES, Key
+from prorl_mq.store.core import Command
 from prorl_mq.store.layout import keys as layout
+from prorl_mq.store.layout.keys import Keys
 from tests.support.queue import RUN, Queue
 from tests.support.watch import Watch
 
@@ -202,6 +205,36 @@ async def test_a_look_changes_nothing(busy: Queue) -> None:
     await watch.look()
     await look(busy.store)
     await watch.nothing_changed()
+
+
+@dataclass
+class Closing:
+    """Reads beside which a node's lane is closed, right before a command of this name asks for its group."""
+
+    queue: Queue
+    name: str
+    keys: Keys
+
+    async def read_many(self, commands: Sequence[Command]) -> list[Any]:
+        lane = self.keys.stage(Stage.RUN, "n1")
+        if any(command[0] == self.name and lane in command for command in commands):
+            await self.queue.command("UNLINK", lane)
+        return await self.queue.store.read_many(commands)
+
+    async def read_at_once(self, commands: Sequence[Command]) -> list[Any]:
+        return await self.queue.store.read_at_once(commands)
+
+
+@pytest.mark.parametrize("work", [True, False])
+@pytest.mark.parametrize("name", ["XINFO", "XPENDING"])
+async def test_a_lane_that_is_closed_meanwhile_does_not_end_a_look(busy: Queue, name: str, work: bool) -> None:
+    """The last worker of a node leaves, and the stream goes with it; with a job that names it, and without."""
+    if not work:
+        for ref in await busy.redis.keys(f"{busy.keys.prefix}job:*"):
+            await busy.command("HDEL", ref, "stream")
+    report = await look(Closing(busy, name, busy.keys))
+    assert report.jobs == 8
+    assert not await busy.command("EXISTS", busy.keys.stage(Stage.RUN, "n1"))
 
 
 async def test_the_only_copy_of_a_record_is_never_to_be_deleted(busy: Queue) -> None:

@@ -108,6 +108,22 @@ async def test_a_refusal_is_slurms_own_sentence(fake: Fake) -> None:
         await commands.submit("")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Batch job submission failed: Socket timed out on send/recv operation",
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "slurm_load_jobs error: Unexpected missing socket error",
+        "slurm_load_jobs error: Zero Bytes were transmitted or received",
+    ],
+)
+async def test_a_busy_controller_is_told_apart_from_a_refusal(fake: Fake, said: str) -> None:
+    fake.answers("squeue", f"squeue: error: {said}\n", 1)
+    with pytest.raises(commands.SlurmRefused, match="slurmctld is busy or away: try again") as refused:
+        await commands.tasks(["d.node"])
+    assert said in str(refused.value)
+
+
 async def test_a_host_without_slurm_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(commands.SlurmRefused, match="there is no command sbatch here"):
@@ -181,6 +197,16 @@ def test_submit_twice_changes_nothing(fake: Fake, prorl: Callable[..., tuple[int
     fake.answers("squeue", "17_0|d.node|RUNNING|n1|1:00|59:00|None\n17_[1-2]|d.node|PENDING||0:00|1:00:00|Resources\n")
     said = prorl("submit", "node", "eval")[1]
     assert said == "node: is already there, tasks: 2; `scale --array` adds more\neval: 17\n"
+
+
+def test_submit_says_that_a_task_is_held_back(fake: Fake, prorl: Callable[..., tuple[int, str, str]]) -> None:
+    """As after a launch that failed: it is there, and yet nothing will come of it."""
+    fake.answers("squeue", "9|d.redis|PENDING||0:00|1:00:00|launch failed requeued held\n")
+    then = "`scontrol release 9` once its cause has gone, or `cancel 9`"
+    assert prorl("submit", "redis", "api")[1] == (
+        f"redis: is already there\napi: 17\n9 (redis) will not start by itself (launch failed requeued held): {then}\n"
+    )
+    assert "9 (redis)" not in prorl("submit", "api")[1]
 
 
 def test_another_deployment_of_the_name_is_not_asked_for(
@@ -310,8 +336,11 @@ def test_status_without_a_redis_still_says_what_slurm_knows(
     assert code == 0
     assert "17_0 (node): it reached its time limit; its jobs continue elsewhere" in said
     assert "Redis cannot be reached: the rendezvous" in said
-    assert "node n2 does not answer (down*)" in said
+    assert "no job of Redis runs or waits: `prorl-slurm submit redis` asks for one" in said
+    assert "node n2 does not answer (down*): Slurm starts its tasks elsewhere\n" in f"{said}\n"
     told = json.loads(prorl("status", "--json")[1])
     assert (told["tasks"][0]["state"], told["nodes"]["n2"], told["redis"]) == ("TIMEOUT", "down*", None)
     assert "the rendezvous" in told["trouble"]
     assert told["notes"][-1] in said
+    fake.answers("squeue", "9|d.redis|PENDING||0:00|1:00:00|Resources\n")
+    assert "no job of Redis" not in prorl("status")[1]

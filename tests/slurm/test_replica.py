@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from prorl_mq.process import redis_server
 from prorl_mq.schema import rendezvous
 from prorl_mq.store.server import administration
 from prorl_mq.store.server.connection import RedisSettings, ask, connect
+from slurm import node_state
 from slurm.redis_task import ReplicaTask
 from slurm.servers import certificates, queue_server
 from slurm.servers.queue_server import RedisTask, WarnedStopping
@@ -74,6 +76,25 @@ async def test_a_server_that_refuses_to_follow_leaves_nothing(job: Job) -> None:
         with pytest.raises(ServerUnfit, match=r"refuses to be a replica of redis://.* options"):
             await ReplicaTask.started(second)
         assert not list(second.data.place.glob("copy-*"))
+
+
+async def test_a_redis_removes_what_one_that_was_killed_has_left_on_its_node(job: Job, tmp_path: Path) -> None:
+    """Certificates with their keys. What another one uses stays, and what one may just be making."""
+    task = job("1")
+    killed, used, new = (task._state.parent / f"redis-{name}" for name in ("7", "8", "9"))
+    for place in (killed, used, new):
+        place.mkdir()
+        (place / "server.pem").touch()
+    for place in (killed, used):
+        os.utime(place, (1, 1))
+    held = node_state.locked(used)
+    assert held is not None
+    async with serving(task):
+        assert sorted(each.name for each in task._state.parent.glob("redis-*")) == ["redis-1", "redis-8", "redis-9"]
+    os.close(held)
+    os.utime(task._state, (1, 1))
+    node_state.tidy(task._state.parent, "redis-*")
+    assert task._state.exists(), "its process lives"
 
 
 @pytest.mark.parametrize("guarded", [True, False])

@@ -177,8 +177,40 @@ async def test_jobs_of_an_ended_chain_take_it_no_more(made: Callable[..., WatchL
         async with job.acting():
             pass
     assert await job.hold() is None
-    by_hand.reopen()
+    by_hand.reopen(chain=False)
+    assert await job.hold() is None
+    by_hand.reopen(chain=True)
     assert await job.hold() is not None
+
+
+@pytest.mark.parametrize("command", ["drain", "cancel"])
+async def test_a_supervisor_by_hand_asks_for_nothing_after_a_drain_until_something_is_submitted(
+    tmp_path: Path, fake: Fake, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """It was forgotten on a login node, and another stood by. The control is one that begins afterwards."""
+    spec = tmp_path / "d.toml"
+    spec.write_text(f'name = "d"\nshared = "{tmp_path / "shared"}"\n[redis]\n')
+
+    async def run(command: str) -> None:
+        assert await cli.COMMANDS[command](spec_file.read(spec), cli.parse([command, "--spec", str(spec)])) == 0
+
+    await run("submit")
+    first, second, later = (Watch(lambda: spec_file.read(spec)) for _ in range(3))
+    await first.look()
+    await second.look()
+    assert len(asked(fake)) == 2, "of the submission, and of the first look"
+    await run(command)
+    assert "asks for nothing until the next `submit`" in capsys.readouterr().err
+    await first.look()
+    await second.look()
+    assert len(asked(fake)) == 2
+    assert capsys.readouterr().err.count("somebody has ended it by `drain` or `cancel`") == 2
+    await later.look()
+    assert len(asked(fake)) == 3
+    await later._leave()
+    await run("submit")
+    await first.look()
+    assert len(asked(fake)) == 5
 
 
 async def test_a_supervisor_sees_to_it_that_another_follows(found: Deployment, fake: Fake) -> None:

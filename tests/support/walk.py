@@ -29,6 +29,7 @@ from tests.agent.chat import MARKERS, TOOLED, call, tokenizer, tooled
 from tests.chaos.handler import STEPS
 from tests.support.service import until
 from tests.support.world import World
+from workers.inference.probe import PROBE_ID
 
 ASKED = re.compile(r"(\S+) walks (\d+) steps")
 LIMITS = Limits(max_deaths=100, max_attempts=100, backoff_ms=50, run_ms=600_000, total_ms=3_600_000)
@@ -76,8 +77,9 @@ class Walker:
         return [int(count) for count in re.findall(r"\n<tool_response>\n(\d+)\n", text)]
 
     def finished(self) -> Counter[tuple[int, ...]]:
-        """How often each prompt was answered to the end."""
-        return Counter(tuple(each.call.prompt_ids) for each in self.backend.requests if each.state == "done")
+        """How often each prompt was answered to the end, but those of probes, of which each worker sends its own."""
+        prompts = (tuple(each.call.prompt_ids) for each in self.backend.requests if each.state == "done")
+        return Counter(prompt for prompt in prompts if prompt != (PROBE_ID,))
 
 
 def walks(batch: str, count: int, steps: int, source: str = "walk", **sampled: Any) -> BatchRequest:

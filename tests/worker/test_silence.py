@@ -19,6 +19,7 @@ from prorl_mq.store.server.connection import MARGIN_S, OUTAGES, RedisSettings, a
 from tests.support.queue import Queue
 from tests.worker.silence import silent
 from tests.worker.stage import Acting, finish, options, states, until, working
+from workers.process.heartbeat import Heartbeat
 
 pytestmark = pytest.mark.anyio
 
@@ -152,3 +153,22 @@ async def test_a_heartbeat_that_nothing_answers_ends(accepting: RedisSettings) -
     async with asyncio.timeout(20):
         assert "was not answered" in await ended
     beat.close()
+
+
+async def test_a_worker_tells_of_an_outage_once(
+    settings: RedisSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The logs of all workers of a cluster lie on one file system, and each beats four times a second meanwhile."""
+    heartbeat = Heartbeat(settings, "w", lease_ms=1_500, about=dict, leases=list, answered=lambda _: None)
+    said = ["refused", "refused", "refused", "no route", "no route"]
+
+    def send(*_: object) -> list[str]:
+        if said:
+            raise RedisUnavailable(said.pop(0))
+        return []
+
+    monkeypatch.setattr(heartbeat._beat, "send", send)
+    answers = [heartbeat._try_beat() for _ in range(7)]
+    assert answers == [False] * 5 + [True] * 2
+    assert caplog.messages == ["refused", "no route", "the heartbeat is answered again, after 5 that were not"]
+    heartbeat.stop()

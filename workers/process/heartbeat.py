@@ -34,6 +34,7 @@ class Heartbeat:
         self._lease_ms = lease_ms
         self._about, self._leases, self._answered = about, leases, answered
         self._beat = Beat(settings, name, lease_ms=lease_ms)
+        self._missed, self._said = 0, ""
         self._stop, self._news = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
@@ -65,15 +66,23 @@ class Heartbeat:
             ok = self._try_beat()
 
     def _try_beat(self) -> bool:
-        """Sends one heartbeat; True if Redis answered. No error ends the thread: all leases of this worker need it."""
+        """Sends one heartbeat; True if Redis answered. No error ends the thread: all leases of this worker need it. An
+        outage is told once for each reason, and at its end: there are four beats a second, of every worker.
+        """
         try:
             held = self._leases()
             said = self._beat.send(self._about(), held)
             self._answered([(lease.ref, lease.token, word) for lease, word in zip(held, said, strict=True)])
         except RedisUnavailable as error:
-            log.warning("%s", error)
+            self._missed += 1
+            if str(error) != self._said:
+                log.warning("%s", error)
+            self._said = str(error)
             return False
         except Exception:
             log.exception("a heartbeat failed")
             return False
+        if self._missed:
+            log.warning("the heartbeat is answered again, after %d that were not", self._missed)
+        self._missed, self._said = 0, ""
         return True

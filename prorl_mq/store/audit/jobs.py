@@ -3,10 +3,12 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from redis.exceptions import ResponseError
+
 from prorl_mq.schema.ids import JobRef, group_of
 from prorl_mq.store.audit.reads import Key, Reads, entries, number, texts
 from prorl_mq.store.layout.keys import GROUP, lanes_of, named_lane
-from prorl_mq.store.streams import shared
+from prorl_mq.store.streams import MISSING, shared
 
 FIELDS: Final = (
     "state", "stage", "token", "entry", "stream", "owner", "claimed", "until", "deadline", "ending", "outcome",
@@ -108,7 +110,12 @@ async def _places(reads: Reads, jobs: Sequence[Mapping[str, str]], streams: froz
         if job.get("entry") and job.get("stream") in streams:
             entry, stream = job["entry"], job["stream"]
             commands += [("XRANGE", stream, entry, entry), ("XPENDING", stream, GROUP, entry, entry, 1)]
-    rows = iter(await reads.read_many(commands))
+    try:
+        rows = iter(await reads.read_many(commands))
+    except ResponseError as error:
+        if not closed(error):
+            raise
+        return await _places(reads, jobs, await stage_streams(reads))
     found = []
     for job in jobs:
         if job.get("entry") and job.get("stream") in streams:
@@ -134,7 +141,12 @@ async def unread_nothing(reads: Reads, stream: str) -> AsyncIterator[list[str]]:
     """Pending entries of a stage stream that were deleted: nobody can commit them. Source: XPENDING."""
     start = "-"
     while True:
-        [rows] = await reads.read_many([("XPENDING", stream, GROUP, start, "+", 256)])
+        try:
+            [rows] = await reads.read_many([("XPENDING", stream, GROUP, start, "+", 256)])
+        except ResponseError as error:
+            if not closed(error):
+                raise
+            return
         bodies = await reads.read_many([("XRANGE", stream, row[0], row[0]) for row in rows])
         yield [row[0].decode() for row, body in zip(rows, bodies, strict=True) if not body]
         if len(rows) < 256:
@@ -151,10 +163,20 @@ async def stage_streams(reads: Reads) -> frozenset[str]:
     streams += [layout.stage(*named_lane(lane.decode())) for lane in lanes]
     there = await reads.read_many([("EXISTS", stream) for stream in streams])
     made = [stream for stream, exists in zip(streams, there, strict=True) if exists]
-    about = await reads.read_many([("XINFO", "GROUPS", stream) for stream in made])
+    try:
+        about = await reads.read_many([("XINFO", "GROUPS", stream) for stream in made])
+    except ResponseError as error:
+        if not closed(error):
+            raise
+        return await stage_streams(reads)
     return frozenset(
         stream for stream, groups in zip(made, about, strict=True) if any(GROUP.encode() in info for info in groups)
     )
+
+
+def closed(error: ResponseError) -> bool:
+    """True if a stream that was there has gone since: the last worker of a node has left, and its lane with it."""
+    return any(text in str(error) for text in (MISSING, "no such key"))
 
 
 def _group(digest: bytes | None, cursor: bytes | None) -> str:

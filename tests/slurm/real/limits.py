@@ -15,7 +15,7 @@ from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
 from tests.slurm.real.cluster import Cluster, Site, served
 from tests.slurm.real.test_deployment import TOOLS, supervisor
-from tests.slurm.real.work import expect_all, node_of, submitted, until_workers
+from tests.slurm.real.work import expect_all, expect_first_attempts, node_of, submitted, until_workers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900), pytest.mark.xdist_group("slurm")]
 LIMITS = ["1:00", "2:00"]
@@ -109,7 +109,7 @@ async def test_two_tasks_of_a_node_that_see_their_own_scratch_alone(
         records = await expect_all(store, name, groups=6)
     finally:
         site.scratch = f"{site.shared}/scratch"
-    assert all(sample.attempt == 0 for record in records for sample in record.samples)
+    expect_first_attempts(records)
     rows = [line.split("\t") for record in records for text in record.timelines.values() for line in text.splitlines()]
     assert len({node_of(row[4]) for row in rows if row[1] == "claim" and row[2] == "run"}) == (1 if shared else 2)
 

@@ -18,7 +18,16 @@ from sandbox.lifetime import label
 from slurm.spec import TimeLimit
 from slurm.tasks import clock_s, limit_s, task_of
 from tests.slurm.real.cluster import ROOT, Cluster, Site
-from tests.slurm.real.work import expect_all, jobs_boxes, node_of, settled, submitted, until_leased, until_workers
+from tests.slurm.real.work import (
+    expect_all,
+    expect_first_attempts,
+    jobs_boxes,
+    node_of,
+    settled,
+    submitted,
+    until_leased,
+    until_workers,
+)
 from tests.support.service import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
@@ -82,7 +91,7 @@ async def test_two_tasks_of_a_node_share_its_lane_and_sandboxes(site: Site, stor
     await until_leased(store, 8)
     await asyncio.to_thread(site.prorl, "drain", "--wait", min(tasks))
     records = await expect_all(store, "pair", groups=6)
-    assert all(sample.attempt == 0 for record in records for sample in record.samples)
+    expect_first_attempts(records)
     rows = [line.split("\t") for record in records for text in record.timelines.values() for line in text.splitlines()]
     prepared, ran = ({row[4] for row in rows if row[1] == "claim" and row[2] == stage} for stage in ("init", "run"))
     assert {member.task for worker in ran if (member := task_of(worker))} == set(tasks)
@@ -98,7 +107,7 @@ async def test_drained_tasks_finish_what_they_have_and_end_well(site: Site, stor
     await asyncio.to_thread(site.prorl, "drain", "--wait", "drained")
     assert set(site.tasks("drained").values()) == {"COMPLETED"}, site.logs()
     records = await expect_all(store, "drain", groups=4)
-    assert all(sample.attempt == 0 for record in records for sample in record.samples)
+    expect_first_attempts(records)
 
 
 async def test_a_drained_node_keeps_no_sandbox(site: Site, store: Store, cluster: Cluster) -> None:

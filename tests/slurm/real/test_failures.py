@@ -12,7 +12,7 @@ from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from sandbox.lifetime import label
 from tests.slurm.real.cluster import Cluster, Site
-from tests.slurm.real.work import expect_all, jobs_boxes, submitted, until_leased, until_workers
+from tests.slurm.real.work import expect_all, expect_first_attempts, jobs_boxes, submitted, until_leased, until_workers
 from tests.support.service import until
 
 pytestmark = [
@@ -43,7 +43,7 @@ async def test_pre_empted_tasks_drain_and_are_replaced(site: Site, store: Store,
     assert "scale preempted: " in await prorl(site, "scale")
     assert "standing by" not in await prorl(site, "scale")  # what has looked once holds nobody up
     records = await expect_all(store, "preempted", groups=4)
-    assert all(sample.attempt == 0 for record in records for sample in record.samples)
+    expect_first_attempts(records)
 
 
 async def test_tasks_that_run_again_come_back_as_other_workers(site: Site, store: Store, cluster: Cluster) -> None:
@@ -62,7 +62,7 @@ async def test_tasks_that_run_again_come_back_as_other_workers(site: Site, store
 
     await until(restarted, within_s=150)
     records = await expect_all(store, "again", groups=4)
-    assert all(sample.attempt == 0 for record in records for sample in record.samples)
+    expect_first_attempts(records)
 
 
 async def test_a_cancelled_task_loses_no_job(site: Site, store: Store, cluster: Cluster) -> None:
@@ -137,7 +137,7 @@ async def test_a_task_drains_before_its_time_limit(site: Site, store: Store, clu
     await submitted(store, "limited", groups=8, n=4, run_ms=3000)
     cluster.until(lambda: set(site.tasks("limited").values()) == {"COMPLETED"}, "it drains", within_s=240)
     records = await expect_all(store, "limited", groups=8)
-    assert all(sample.attempt == 0 for record in records for sample in record.samples)
+    expect_first_attempts(records)
 
 
 async def test_tasks_whose_workers_never_start_are_named(site: Site, store: Store, cluster: Cluster) -> None:

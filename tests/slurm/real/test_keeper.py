@@ -4,6 +4,7 @@ On a cluster that knows the processes of a task by their group alone (`proctrack
 is killed by nobody but us. `make test-slurm` has them with `proctrack/cgroup`, too, where the machine lets it.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from prorl_mq.errors import NotFound
 from prorl_mq.schema.messages import Stage
 from prorl_mq.service import cancel, submit
 from prorl_mq.store import pools
@@ -87,29 +89,34 @@ async def test_killed_workers_leave_the_keeper_and_their_sandbox_and_the_end_of_
     async with (walker := Walker(0.2)).backend:
         await pools.remove(store, POOL, "http://127.0.0.1:1", drain=False)
         await pools.add(store, POOL, walker.backend.address)
-        site.start(kept=node)
-        await until_workers(store, 3)
-        await submit.accept(store, "default", walks("kept", 1, 3000))
-        await at_step(walker, 3)
-        workers = {worker.pid: worker for worker in await living(store)}
-        [box] = [made for made in boxes(site) if made.owner.startswith(f"{OwnerKind.JOB} ")]
-        keepers = [pid for pid in site.processes("kept") if KEEPER in command(pid)]
-        assert len(keepers) == 1
-        assert misplaced(site, "kept", workers) == []
-        for pid, worker in workers.items():  # its maker in INIT, too
-            if worker.busy or worker.stage is Stage.INIT:
-                os.kill(pid, signal.SIGKILL)
-        await at_step(walker, walker.asked["w0"] + 4)
-        assert box.alive, "the sandbox went with a worker"
-        assert KEEPER in command(keepers[0]), "the keeper went with a worker"
-        steps = walker.steps_taken()
-        assert steps == [*range(1, len(steps) + 1)], "a step was taken twice, or in another sandbox"
-        assert walker.finished().total() - len(walker.finished()) <= 1, "not only what was under way was sampled twice"
-        cluster.run("scancel", "--signal=KILL", "--batch", *site.tasks("kept"))
-        cluster.until(lambda: not site.processes("kept"), "a process of the task still runs")
-        cluster.until(lambda: not remains(site, "kept"), "its sandboxes are left")
-        await cancel.cancel(store, "run", run_of("chaos"))
-        await pools.remove(store, POOL, walker.backend.address, drain=False)
+        try:
+            site.start(kept=node)
+            await until_workers(store, 3)
+            await submit.accept(store, "default", walks("kept", 1, 3000))
+            await at_step(walker, 3)
+            workers = {worker.pid: worker for worker in await living(store)}
+            [box] = [made for made in boxes(site) if made.owner.startswith(f"{OwnerKind.JOB} ")]
+            keepers = [pid for pid in site.processes("kept") if KEEPER in command(pid)]
+            assert len(keepers) == 1
+            assert misplaced(site, "kept", workers) == []
+            for pid, worker in workers.items():  # its maker in INIT, too
+                if worker.busy or worker.stage is Stage.INIT:
+                    os.kill(pid, signal.SIGKILL)
+            await at_step(walker, walker.asked["w0"] + 4)
+            assert box.alive, "the sandbox went with a worker"
+            assert KEEPER in command(keepers[0]), "the keeper went with a worker"
+            steps = walker.steps_taken()
+            assert steps == [*range(1, len(steps) + 1)], "a step was taken twice, or in another sandbox"
+            assert walker.finished().total() - len(walker.finished()) <= 1, (
+                "not only what was under way was sampled twice"
+            )
+            cluster.run("scancel", "--signal=KILL", "--batch", *site.tasks("kept"))
+            cluster.until(lambda: not site.processes("kept"), "a process of the task still runs")
+            cluster.until(lambda: not remains(site, "kept"), "its sandboxes are left")
+        finally:  # what is left would be in the way of the tests behind it
+            with contextlib.suppress(NotFound):
+                await cancel.cancel(store, "run", run_of("chaos"))
+            await pools.remove(store, POOL, walker.backend.address, drain=False)
 
 
 @pytest.mark.skipif(not SOAK, reason="half a minute: `make test-slurm` plays this control")

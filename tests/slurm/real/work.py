@@ -1,5 +1,6 @@
 """Work for a deployment under test, and what must be true when it is done."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -85,18 +86,56 @@ async def expect_all(
     return records
 
 
+def expect_first_attempts(records: Sequence[GroupRecord]) -> None:
+    """No sample has begun again, else what became of it and of its job. One that was read and not leased within half a
+    lease, which is a second here, counts an attempt, too: on a busy machine that need not be anybody's end.
+    """
+    again = [
+        f"{sample.job_id}: {sample.failed}\n{record.timelines.get(sample.job_id)}"
+        for record in records
+        for sample in record.samples
+        if sample.attempt > _never_leased(record.timelines.get(sample.job_id, ""))
+    ]
+    assert not again, "\n".join(again)
+
+
+def _never_leased(timeline: str) -> int:
+    """How often a job was taken back from a worker that had read it and had no lease."""
+    rows = [line.split("\t") for line in timeline.splitlines()]
+    leased = {row[3] for row in rows if row[1] == "claim"}
+    return sum(row[1] == "reap" and row[3] not in leased for row in rows)
+
+
+def files(directory: Path) -> list[Path]:
+    """All below it, of what others make and remove meanwhile."""
+    return [Path(place, name) for place, _, names in os.walk(directory) for name in names]
+
+
+def unfinished(shared: Path) -> list[str]:
+    """Files that somebody began to write and nobody put in their place."""
+    places = [each for name in ("watch", "redis", "rendezvous", "tls") for each in files(shared / name)]
+    return sorted(str(each) for each in places if each.name.startswith(".") or each.suffix == ".new")
+
+
 async def settled(store: Store) -> None:
     """No lease, timer, entry or lane entry stands for work that is over."""
     keys = store.keys
+    left: dict[str, int] = {}
 
     async def clean() -> bool:
-        timers = await store.read_many([("ZCARD", key) for key in (keys.leases, keys.delayed, keys.deadlines)])
         lanes = [node.decode() for node in await store.read("SMEMBERS", keys.lanes)]
+        timers = [keys.leases, keys.delayed, keys.deadlines]
         streams = [keys.due, *(keys.stage(stage) for stage in Stage), *(keys.stage(Stage.RUN, lane) for lane in lanes)]
-        lengths = await store.read_many([("XLEN", stream) for stream in streams])
-        return not any(map(int, [*timers, *lengths]))
+        counts = [*(("ZCARD", key) for key in timers), *(("XLEN", stream) for stream in streams)]
+        found = zip([*timers, *streams], await store.read_many(counts), strict=True)
+        left.clear()
+        left.update({key: int(count) for key, count in found if int(count)})
+        return not left
 
-    await until(clean, within_s=WITHIN_S)
+    try:
+        await until(clean, within_s=WITHIN_S)
+    except TimeoutError:
+        raise TimeoutError(f"of work that is over these are left: {left}") from None
 
 
 async def _known(store: Store) -> bool:
