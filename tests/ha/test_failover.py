@@ -222,7 +222,7 @@ async def test_a_replica_that_moves_down_the_chain_stays_there_though_sentinels_
         began.append(monotonic())
         await asyncio.sleep(0.2)
 
-    async def one_by_one(*calls: Awaitable[None], return_exceptions: bool) -> list[object]:
+    async def one_by_one(*calls: Awaitable[object], return_exceptions: bool) -> list[object]:
         assert return_exceptions
         return [await call for call in calls]
 

@@ -1,6 +1,7 @@
 """Health: every backend is probed, and what is found is in Redis for all workers."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -140,17 +141,17 @@ async def test_two_probers_at_once_lose_no_evidence(queue, control, fakes) -> No
 async def test_metrics_that_fail_are_no_fault_of_a_probe(
     queue, health, fakes, control, monkeypatch, guarded: bool
 ) -> None:
-    """The control: the fault ends the probe, and what it has found is told to nobody."""
+    """The control asks for them before it tells what it has found: their fault ends the probe."""
 
     async def fails(*_: object) -> list[bytes]:
         raise ControlFailed("more bytes of metrics than are read")
 
-    async def unguarded(self: BackendPressure, address: str, _: object) -> None:
-        await self._control.load_lines(address)
+    async def before(self: BackendHealth, address: str, *_: object) -> dict[str, str]:
+        return {"room": str(await self._control.load_lines(address))}
 
     monkeypatch.setattr(control, "load_lines", fails)
     if not guarded:
-        monkeypatch.setattr(BackendPressure, "_load", unguarded)
+        monkeypatch.setattr(BackendHealth, "_facts", before)
     fake = await fakes()
     await joined(queue, fake)
     fake.healthy = False
@@ -173,9 +174,9 @@ async def test_a_dead_backend_is_asked_for_no_metrics(
         asked.append(address)
         return list(await real(address, reach))
 
-    async def always(self: BackendPressure, *about: object, alive: bool) -> str:
+    async def always(self: BackendPressure, *about: Any, alive: bool, loading: bool) -> str:
         assert not alive
-        return str(await look(self, *about, alive=True))
+        return str(await look(self, *about, alive=True, loading=loading))
 
     monkeypatch.setattr(control, "load_lines", noted)
     if not guarded:

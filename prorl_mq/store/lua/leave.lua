@@ -14,7 +14,8 @@ if known and A.drain and not idle then
 end
 if idle then call('ZREM', KEYS[1], at) end
 if not known then return 'unknown' end
-for _, fact in ipairs({'', '|out', '|limit', '|since', '|breaker', '|version', '|note', '|broken', '|room', '|served'}) do
+local facts = {'', '|out', '|limit', '|since', '|breaker', '|version', '|note', '|broken', '|room', '|served'}
+for _, fact in ipairs(facts) do
   call('HDEL', KEYS[2], at .. fact)
 end
 return 'left'

@@ -98,12 +98,12 @@ async def look_well(store: Store, settings: RedisSettings) -> Seen:
     """As `look`, again where a server does not answer: on a busy machine it may have been slow. What a Sentinel has
     answered at an earlier look counts.
     """
-    known: list[SentinelView | None] = []
-    for left in reversed(range(TRIES)):
+    primary, follower, known = await look(store, settings)
+    for _ in range(TRIES - 1):
+        if None not in known and (follower is not None or len(primary.followers) != 1):
+            break
         primary, follower, watches = await look(store, settings)
         known = [new or old for new, old in zip_longest(watches, known)]
-        if not left or (None not in known and (follower is not None or len(primary.followers) != 1)):
-            break
     return primary, follower, known
 
 
