@@ -133,7 +133,7 @@ async def test_weights_that_the_service_is_to_load_show_what_became_of_them(clie
     await client.post("/v1/pools/policy/backends", json={"address": "http://127.0.0.1:8000"})
     body = {"version": 18, "mode": "abort", "weights": "/weights/18"}
     answer = await client.post("/v1/pools/policy/policy", json=body)
-    told = {"address": "http://127.0.0.1:8000", "serves": None, "step": None, "tries": 0, "error": None}
+    told = {"address": "http://127.0.0.1:8000", "serves": None, "served": None, "step": None, "tries": 0, "error": None}
     assert answer.json() == {"pool": "policy", **body, "backends": [told]}
     assert (await client.post("/v1/pools/policy/policy", json={"version": -1})).status_code == 422
     assert (await client.post("/v1/pools/policy/policy", json={"version": 1, "weights": ""})).status_code == 422

@@ -156,10 +156,11 @@ async def test_a_look_that_takes_longer_than_the_lease_loses_no_admission(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, beside: bool
 ) -> None:
     """As on a busy machine. The control: a hold that is renewed between looks alone is gone when one is over."""
-    real = gauges.read
+    real, other = gauges.read, queue.worker("other").store
 
     async def slow(store: Store) -> Gauges:
         await asyncio.sleep(0.6)
+        await other.hold(ADMIT, lease_ms=60_000)
         return await real(store)
 
     async def never(_: Hold) -> NoReturn:
