@@ -27,7 +27,8 @@ _PER_ITEM: dict[str, dict[str, Table]] = {
 # Hashes that are none of the three: of runs, pools, policies, workers and counters.
 _OTHERS = {
     "ack": "KEYS[2] KEYS[5] KEYS[#KEYS]", "admit": "in_flight unacked", "announce": "KEYS[1]", "assign": "KEYS[2]",
-    "arrive": "KEYS[1] KEYS[2] KEYS[4] KEYS[5] KEYS[15]", "bury": "KEYS[2]", "depart": "KEYS[1] KEYS[4] KEYS[5] KEYS[6] key",
+    "arrive": "KEYS[1] KEYS[2] KEYS[4] KEYS[5] KEYS[15]", "bury": "KEYS[2]",
+    "depart": "KEYS[1] KEYS[4] KEYS[5] KEYS[6] key",
     "give": "KEYS[1]", "refuse": "KEYS[1] KEYS[3]", "restore": "KEYS[1] KEYS[2] KEYS[4] KEYS[5]", "vacate": "KEYS[1]",
     "close": "KEYS[4]", "configure": "KEYS[1] KEYS[3]", "confirm": "counters in_flight", "draw": "KEYS[4]",
     "enroll": "KEYS[1] KEYS[3]", "finish": "counters in_flight", "fork": "KEYS[4] KEYS[12] KEYS[16]",
