@@ -123,4 +123,5 @@ def left_of(world: World, linger: str) -> list[str]:
                 continue
             found += [f"{proc.name}: {text!r}"] if any(mark in text for mark in marks) else []
     found += [str(path) for path in label.root(state).iterdir()]
-    return found + [str(path) for path in (state / "keepers").rglob("*") if path.is_file() and path.name != "lock"]
+    locks = {"lock", "turn"}  # of its place, which the next keeper takes again
+    return found + [str(path) for path in (state / "keepers").rglob("*") if path.is_file() and path.name not in locks]
