@@ -216,7 +216,8 @@ class Watchdog:
         used = sockets + sum(tables.values()) + sum(found.memory_bytes for found in living)
         if used <= self._memory_bytes:
             return used
-        shares = {pid: share + tables[pid] for pid, share in self._shares(living).items()}
+        most = self._memory_bytes - sockets - sum(tables.values())
+        shares = {pid: share + tables[pid] for pid, share in self._shares(living, most).items()}
         used = sockets + sum(shares.values())
         groups: dict[int, list[Process]] = {}
         for found in living:
@@ -234,12 +235,14 @@ class Watchdog:
             used -= sizes[group]
         return used
 
-    def _shares(self, living: list[Process]) -> dict[int, int]:
-        """Bytes of each process: the smaller of two readings. Where some fork or end during one, those read before them
-        and those read behind them are each given the same pages.
+    def _shares(self, living: list[Process], most: int) -> dict[int, int]:
+        """Bytes of each process; where all have more than `most`, the smaller of two readings. Where some fork or end
+        during one, those read before them and those read behind them are each given the same pages.
         """
-        readings = [{found.pid: self._proc.share_bytes(found) for found in living} for _ in range(2)]
-        return {pid: min(reading[pid] for reading in readings) for pid in readings[0]}
+        shares = {found.pid: self._proc.share_bytes(found) for found in living}
+        if sum(shares.values()) <= most:
+            return shares
+        return {found.pid: min(shares[found.pid], self._proc.share_bytes(found)) for found in living}
 
     def _check_disk(self) -> int:
         """Stops everything that runs when files take more than ever before and than the limit."""

@@ -229,7 +229,7 @@ def test_pages_are_counted_once_though_processes_end_or_fork_meanwhile(disk: Dis
     proc, living = Shared(ends=ends), [member(pid) for pid in (1, 2, 3, 4)]
     if guarded:
         disk.watchdog._proc = proc
-        assert sum(disk.watchdog._shares(living).values()) <= 64 << 20
+        assert sum(disk.watchdog._shares(living, 64 << 20).values()) <= 64 << 20
     else:
         shares = [proc.share_bytes(each) if each.pid <= proc.alive else each.memory_bytes for each in living]
         assert sum(shares) > 100 << 20
