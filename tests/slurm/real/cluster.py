@@ -38,8 +38,10 @@ class Cluster:
         return done.stdout
 
     def said(self) -> str:
-        """The ends of its daemons' logs."""
-        return _ends(self.root / "log")
+        """Its tasks and nodes, and the ends of its daemons' logs."""
+        queue = self.run("squeue", "-r", "-t", "all", "-o", "%i %j %T %r %N %M %S", check=False)
+        nodes = self.run("sinfo", "-N", "-o", "%N %T %E", check=False)
+        return f"{queue}\n{nodes}\n{_ends(self.root / 'log')}"
 
     def states(self, name: str) -> dict[str, str]:
         """Task → state, of all tasks of a job's name, ended ones too."""
@@ -56,7 +58,7 @@ class Cluster:
         lines = self.run("sinfo", "-h", "-N", "-o", "%N %T", check=False).splitlines()
         return dict(line.split() for line in lines).get(node, "")
 
-    def until(self, condition: Callable[[], bool], what: str, within_s: float = 120) -> None:
+    def until(self, condition: Callable[[], bool], what: str, within_s: float = 240) -> None:
         """Waits for what Slurm can only be asked for again and again."""
         deadline = time.monotonic() + within_s
         while not condition():
@@ -111,7 +113,7 @@ class Site:
         self.arrays = {name: {**common, **about} for name, about in arrays.items()}
         self.prorl("submit", *self.arrays)
 
-    def wait_for_status(self, *texts: str, within_s: float = 120) -> str:
+    def wait_for_status(self, *texts: str, within_s: float = 240) -> str:
         """Asks `status` until it says all of it."""
         deadline = time.monotonic() + within_s
         while True:
@@ -191,10 +193,8 @@ def served(site: Site) -> Iterator[Site]:
     """
     site.prorl("submit", "redis", "api")
     try:
-        site.cluster.until(site.file("trainer").exists, "no API", within_s=300)
+        site.cluster.until(site.file("trainer").exists, "no API", within_s=400)
     except AssertionError as error:
-        queue = site.cluster.run("squeue", "-t", "all", "-o", "%i %j %T %r %N", check=False)
-        nodes = site.cluster.run("sinfo", "-N", "-o", "%N %T %E", check=False)
-        raise AssertionError(f"{error}\n{queue}\n{nodes}\n{site.logs()}\n{site.cluster.said()}") from None
+        raise AssertionError(f"{error}\n{site.logs()}\n{site.cluster.said()}") from None
     assert rendezvous.read(site.file("worker")).url.startswith("rediss://")
     yield site

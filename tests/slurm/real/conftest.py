@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,9 @@ from prorl_mq.store import pools
 from prorl_mq.store.layout.keys import Keys
 from prorl_mq.store.server.connection import RedisSettings, connect
 from prorl_mq.store.store import Store
+from prorl_mq.store.workers import living
 from tests.slurm.real.cluster import Cluster, Site, served
+from tests.support.service import until
 
 
 @pytest.fixture(scope="session")
@@ -42,12 +44,26 @@ def session_site(cluster: Cluster) -> Iterator[Site]:
         yield site
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What Slurm and the tasks say of a failure, before the test's end cancels them."""
+    report = yield
+    site = getattr(item, "funcargs", {}).get("site")
+    if report.when == "call" and report.failed and isinstance(site, Site):
+        report.sections.append(("Slurm", f"{site.logs()}\n{site.cluster.said()}"))
+    return report
+
+
 @pytest.fixture
 def site(session_site: Site) -> Iterator[Site]:
     """The deployment without arrays, as it is left again."""
     session_site.scale = {}
     yield session_site
     session_site.end()
+
+
+async def none_living(store: Store) -> bool:
+    return not await living(store)
 
 
 @pytest.fixture
@@ -58,6 +74,7 @@ async def store(site: Site) -> AsyncIterator[Store]:
     store = Store(redis, Keys(), name="trainer", outage_ms=60_000, waiting=waiting)
     await pools.add(store, "default:policy", "http://127.0.0.1:1")
     try:
+        await until(lambda: none_living(store))  # those of the test before are taken for living as long as their lease
         yield store
     finally:
         await redis.aclose()

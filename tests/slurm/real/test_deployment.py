@@ -19,6 +19,7 @@ from slurm.spec import TimeLimit
 from slurm.tasks import clock_s, limit_s, task_of
 from tests.slurm.real.cluster import ROOT, Cluster, Site
 from tests.slurm.real.work import (
+    WITHIN_S,
     expect_all,
     expect_first_attempts,
     jobs_boxes,
@@ -30,7 +31,7 @@ from tests.slurm.real.work import (
 )
 from tests.support.service import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(1200), pytest.mark.xdist_group("slurm")]
 NODE = {"kind": "node", "cpus": 3}  # of eight: Slurm gives each task the node that does least
 TOOLS = Path(os.environ.get("PRORL_SANDBOX_TOOLS", ROOT / ".state")).resolve()
 SCORED = {"kind": "eval", "sandbox": "bubblewrap"}
@@ -78,7 +79,7 @@ async def test_a_job_runs_where_its_sandbox_is_and_is_scored_anywhere(site: Site
     async def none_left() -> bool:  # but what keepers have ready for the next job
         return not any(jobs_boxes(site.state / node) for node in lanes)
 
-    await until(none_left, within_s=120)
+    await until(none_left, within_s=WITHIN_S)
 
 
 async def test_two_tasks_of_a_node_share_its_lane_and_sandboxes(site: Site, store: Store, cluster: Cluster) -> None:
@@ -121,7 +122,7 @@ async def test_a_drained_node_keeps_no_sandbox(site: Site, store: Store, cluster
     async def waiting() -> bool:
         return int(await store.read("XLEN", lane)) > 2
 
-    await until(waiting, within_s=120)
+    await until(waiting, within_s=WITHIN_S)
     await asyncio.to_thread(site.prorl, "drain", "--wait", task)
     cluster.until(lambda: site.tasks("kept")[task] == "COMPLETED", "it ends well")
     assert label.labelled(state) == []

@@ -21,9 +21,10 @@ from slurm import spec_file
 from slurm.layout import job_name
 from tests.agent.chat import MARKERS, TOOLED, tokenizer
 from tests.slurm.real.cluster import ROOT, Cluster
+from tests.slurm.real.work import WITHIN_S
 from tests.support.service import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(1200), pytest.mark.xdist_group("slurm")]
 SAMPLES = 6
 
 
@@ -54,7 +55,7 @@ async def test_the_demos_tasks_run_over_three_nodes_though_one_dies(cluster: Clu
     trainer = await asyncio.create_subprocess_exec(*submit, env=env, cwd=ROOT, stderr=subprocess.PIPE)
     try:
         try:
-            await until(lambda: all_busy(shared, dying, still), within_s=120)
+            await until(lambda: all_busy(shared, dying, still), within_s=WITHIN_S)
         except TimeoutError:
             logs = "\n".join(f"== {log.name}\n{log.read_text()[-2000:]}" for log in (shared / "logs").iterdir())
             if trainer.returncode is not None:

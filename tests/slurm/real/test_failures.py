@@ -12,12 +12,20 @@ from prorl_mq.store.store import Store
 from prorl_mq.store.workers import living
 from sandbox.lifetime import label
 from tests.slurm.real.cluster import Cluster, Site
-from tests.slurm.real.work import expect_all, expect_first_attempts, jobs_boxes, submitted, until_leased, until_workers
+from tests.slurm.real.work import (
+    WITHIN_S,
+    expect_all,
+    expect_first_attempts,
+    jobs_boxes,
+    submitted,
+    until_leased,
+    until_workers,
+)
 from tests.support.service import until
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
     pytest.mark.xdist_group("slurm-failures"),
     pytest.mark.parametrize("cluster", ["pgid"], indirect=True),  # kills less than what a task has started
 ]
@@ -60,7 +68,7 @@ async def test_tasks_that_run_again_come_back_as_other_workers(site: Site, store
         names = [worker.name for worker in await living(store)]
         return all(any(f"{task}.1@" in name for name in names) for task in (one, other))
 
-    await until(restarted, within_s=150)
+    await until(restarted, within_s=WITHIN_S)
     records = await expect_all(store, "again", groups=4)
     expect_first_attempts(records)
 
@@ -114,7 +122,7 @@ async def nothing_is_left(site: Site, store: Store, *nodes: str) -> None:
         return not any(jobs_boxes(state / node) for node in nodes)
 
     await until_workers(store, 2 * len(nodes))
-    await until(clean, within_s=120)
+    await until(clean, within_s=WITHIN_S)
     await prorl(site, "drain", "--wait")  # and with the keepers go the sandboxes that they had ready
     assert not any(label.labelled(state / node) for node in nodes)
     assert boxes_below(state) == []
@@ -135,7 +143,7 @@ async def test_a_task_drains_before_its_time_limit(site: Site, store: Store, clu
     """Slurm warns up to a minute before it is due: so early that a busy machine may never see all workers at once."""
     site.start(init=INIT, eval=EVAL, limited={"kind": "run", "time": "02:00", "warn_s": 40}, more={"kind": "run"})
     await submitted(store, "limited", groups=8, n=4, run_ms=3000)
-    cluster.until(lambda: set(site.tasks("limited").values()) == {"COMPLETED"}, "it drains", within_s=240)
+    cluster.until(lambda: set(site.tasks("limited").values()) == {"COMPLETED"}, "it drains", within_s=WITHIN_S)
     records = await expect_all(store, "limited", groups=8)
     expect_first_attempts(records)
 

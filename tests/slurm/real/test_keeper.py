@@ -22,14 +22,14 @@ from prorl_mq.store.workers import living
 from sandbox.lifetime.label import Label, labelled
 from sandbox.lifetime.owner import OwnerKind
 from tests.slurm.real.cluster import Cluster, Site
-from tests.slurm.real.work import run_of, submitted, until_leased, until_workers
+from tests.slurm.real.work import WITHIN_S, run_of, submitted, until_leased, until_workers
 from tests.support.service import until
 from tests.support.walk import Walker, vocabulary, walks
 
 SOAK = "PRORL_SOAK" in os.environ
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
     pytest.mark.xdist_group("slurm-failures"),
     pytest.mark.parametrize("cluster", ["pgid", *(["cgroup"] if SOAK else [])], indirect=True),
 ]
@@ -76,7 +76,7 @@ async def at_step(walker: Walker, step: int) -> None:
     async def there() -> bool:
         return walker.asked.get("w0", -1) >= step
 
-    await until(there, within_s=120)
+    await until(there, within_s=WITHIN_S)
 
 
 async def test_killed_workers_leave_the_keeper_and_their_sandbox_and_the_end_of_the_task_ends_both(
@@ -156,8 +156,8 @@ async def test_a_cancel_ends_sandboxes_though_slurm_would_wait(site: Site, store
         await until_leased(store, 20)
         assert len(boxes(site)) >= 20
         site.prorl("cancel", "long")
-        cluster.until(lambda: not site.processes("long"), "a process of the tasks still runs", within_s=60)
-        cluster.until(lambda: not remains(site, "long"), "sandboxes are left", within_s=60)
+        cluster.until(lambda: not site.processes("long"), "a process of the tasks still runs", within_s=WITHIN_S)
+        cluster.until(lambda: not remains(site, "long"), "sandboxes are left", within_s=WITHIN_S)
         await cancel.cancel(store, "run", run_of("long"))
     finally:
         conf.write_text(text)

@@ -10,12 +10,13 @@ import pytest
 from prorl_mq.store import pools
 from prorl_mq.store.store import Store
 from tests.slurm.real.cluster import Cluster, Site
+from tests.slurm.real.work import WITHIN_S
 from tests.support.service import until
 
 pytestmark = [
     pytest.mark.skipif("PRORL_SOAK" not in os.environ, reason="half a minute: `make test-slurm` runs it"),
     pytest.mark.anyio,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(1200),
     pytest.mark.xdist_group("slurm"),
 ]
 WIDE = "default:wide"
@@ -50,12 +51,12 @@ async def test_a_backend_runs_on_two_nodes_and_fails_as_one(site: Site, store: S
 
     try:
         site.prorl("submit", "wide")
-        await until(joined, within_s=60)
+        await until(joined, within_s=WITHIN_S)
         [before] = [each.address for each in await pools.listing(store, WIDE)]
         there = ranks(site)
         assert len(there) == 2, "one on each node"
         os.kill(there[max(there)], signal.SIGKILL)
-        await until(lambda: joined(before), within_s=90)
+        await until(lambda: joined(before), within_s=WITHIN_S)
         again = ranks(site)
         assert set(again) == set(there)
         assert not set(again.values()) & set(there.values()), "both have begun again"
