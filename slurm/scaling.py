@@ -71,7 +71,7 @@ def failing(deployment: Deployment, tasks: Sequence[SlurmTask]) -> set[str]:
     counts = {name: count for name, (_, count) in named(deployment).items()} | {WATCH: 1}
     for name, count in counts.items():
         mine = [task for task in tasks if task.job == name]
-        failed = sum(task.held or (task.failed and task.run_s < YOUNG_S) for task in mine)
+        failed = sum(task.held or (task.broken and task.run_s < YOUNG_S) for task in mine)
         if failed >= FAILURES * count and not any(task.working for task in mine):
             found.add(name)
     return found
@@ -148,7 +148,7 @@ def _plan(
 
 def _refuses(mine: Sequence[SlurmTask], workers: Mapping[str, Sequence[WorkerStatus]], wanted: int) -> str:
     """Why further tasks would be of no use; empty where they are."""
-    failed, held = sum(task.failed for task in mine), sum(task.held for task in mine)
+    failed, held = sum(task.broken for task in mine), sum(task.held for task in mine)
     if failed >= FAILURES and not any(workers.get(task.id) for task in mine):
         return f"{failed} of its tasks failed and no worker is alive: see the logs"
     return f"Slurm holds {held} of its tasks back: see `status`" if held >= wanted else ""

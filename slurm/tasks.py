@@ -18,6 +18,7 @@ WORKING: Final = frozenset({"RUNNING", "SIGNALING", "STAGE_OUT", "RESIZING"})
 AHEAD_S: Final = 600.0  # a server's successor is asked for so long before its limit,
 AHEAD: Final = 0.1  # or such a share of the limit if that is more, and half of it at most
 ENDED_WELL: Final = frozenset({"COMPLETED"})
+TAKEN: Final = frozenset({"PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "TIMEOUT", "DEADLINE"})  # no fault of the task
 
 
 ENDS: Final = {
@@ -78,6 +79,11 @@ class SlurmTask(msgspec.Struct, frozen=True, kw_only=True):
     def failed(self) -> bool:
         """It ended otherwise than by draining or by being cancelled."""
         return not self.alive and self.state not in {*ENDED_WELL, "CANCELLED"}
+
+    @property
+    def broken(self) -> bool:
+        """It failed by itself, so that the next one of its kind probably fails, too."""
+        return self.failed and self.state not in TAKEN
 
     @property
     def end(self) -> str:

@@ -177,6 +177,14 @@ def test_an_array_whose_tasks_all_fail_is_left_alone() -> None:
     assert plan(one(), alive, *failed, task("2_0")).add == 9
 
 
+@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "TIMEOUT", "DEADLINE"])
+def test_what_was_taken_from_tasks_is_asked_for_again(state: str) -> None:
+    """Sites that cancel what they pre-empt show such ends of a whole array at once; a server may meet them, too."""
+    taken = [task(f"1_{index}", state) for index in range(9)]
+    assert plan(one(), work(40), *taken).add == 10
+    assert servers(served(), [server(f"{number}", "redis", "0:00", state) for number in range(3)])["redis"] == 1
+
+
 def test_a_node_task_counts_what_init_and_run_have_and_the_backlog() -> None:
     demand = work(4, backlog=5, delayed=3)
     assert plan(one("node"), demand).add == 3
