@@ -62,7 +62,8 @@ class Cluster:
         """Waits for what Slurm can only be asked for again and again."""
         deadline = time.monotonic() + within_s
         while not condition():
-            assert time.monotonic() < deadline, what
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited for {within_s} s in vain: {what}")
             time.sleep(LOOK_S)
 
     def processes(self, *marks: str) -> list[int]:
@@ -120,7 +121,8 @@ class Site:
             said = self.prorl("status")
             if all(text in said for text in texts):
                 return said
-            assert time.monotonic() < deadline, f"{texts} never stood in:\n{said}\n{self.logs()}"
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{texts} never stood in:\n{said}\n{self.logs()}")
             time.sleep(0.3)
 
     def tasks(self, array: str) -> dict[str, str]:
@@ -194,7 +196,7 @@ def served(site: Site) -> Iterator[Site]:
     site.prorl("submit", "redis", "api")
     try:
         site.cluster.until(site.file("trainer").exists, "no API", within_s=400)
-    except AssertionError as error:
-        raise AssertionError(f"{error}\n{site.logs()}\n{site.cluster.said()}") from None
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}\n{site.logs()}\n{site.cluster.said()}") from None
     assert rendezvous.read(site.file("worker")).url.startswith("rediss://")
     yield site
