@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Final
 
 from prorl_mq.clock import monotonic
 from prorl_mq.errors import ConfigurationError, ProrlError, RedisUnavailable
@@ -16,13 +17,16 @@ from prorl_mq.process.crews.crew import Stopping, say
 from prorl_mq.store.server.faults import RedisError
 from slurm import commands, demand
 from slurm.deployed import store_of, tasks
-from slurm.scaling import Memory, ScalingPlan, decide, failing, named, servers
+from slurm.scaling import FAILURES, Memory, ScalingPlan, decide, failing, named, servers
 from slurm.script import array_script, backend_script, scripts, watch_script
 from slurm.spec import WATCH, Deployment
 from slurm.supervisor import places
 from slurm.supervisor.history import DeploymentHistory
 from slurm.supervisor.lock import Busy, Superseded
 from slurm.tasks import SlurmTask
+
+BEHIND: Final = 2  # jobs of the chain that wait, or stand by, behind the one that acts
+PROVEN_S: Final = 20.0  # one that has acted for so long shows that the chain's jobs do not fail at their start
 
 
 class Watch:
@@ -36,6 +40,7 @@ class Watch:
         self._lock = places.lock(self._deployment, job)
         self._history = DeploymentHistory(places.directory(self._deployment.shared), places.name(job))
         self._held = False
+        self._since = 0.0  # when it took the lock
         self._ended = False  # the chain was, by somebody's hand
         self._memory: Memory = {}
         self._said: dict[str, str] = {}
@@ -75,8 +80,8 @@ class Watch:
             if not await self._mine():
                 return {}
             here = await tasks(deployment)
-            await self._record(here)
             await self._succession(here)
+            await self._record(here)
             await self._servers(here)
             plans = await self._plans(here)
             for array, plan in plans.items():
@@ -103,6 +108,7 @@ class Watch:
                 before = f" from {left.holder}" if left.holder else ""
                 self._keep(WATCH, f"{places.name(self._job)} takes over{before} (term {left.term + 1})")
             self._memory = {array: monotonic() - low_s for array, low_s in left.low_s.items()}
+            self._since = monotonic()
         self._held = left is not None
         self._ended = left is not None and left.ended
         why = "another supervisor is active; standing by"
@@ -129,18 +135,21 @@ class Watch:
         return decide(self._deployment, here, seen, self._memory, monotonic())
 
     async def _succession(self, here: Sequence[SlurmTask]) -> None:
-        """While this one holds the lock, there is another of the chain, which begins before the end of this one, or at
-        it, whatever ends it.
+        """While this one holds the lock, there are two more of the chain. Each begins before the end of the one before
+        it, or at it, whatever ends it; so one that ends before it has submitted any does not end the chain.
         """
         if self._deployment.watch is None or self._ended:
             return
         others = [task for task in here if task.job == WATCH and task.id != self._job]
-        fails = WATCH in failing(self._deployment, others)
+        proven = monotonic() - self._since > PROVEN_S
+        held = sum(task.held for task in others) >= FAILURES
+        fails = held or (WATCH in failing(self._deployment, others) and not proven)
         why = "its jobs fail at their start, or are held back: see `status`; no successor is submitted"
         self._tell("the chain", why if fails else "")
-        if not fails and not any(task.coming or task.working for task in others):
-            text = watch_script(self._deployment, after=self._job).text
-            await self._command(WATCH, partial(commands.submit, text), "its successor is {}")
+        behind = [task.id for task in others if task.coming or task.working]
+        if not fails and len(behind) < BEHIND:
+            text = watch_script(self._deployment, after=max(behind, key=int, default=self._job)).text
+            await self._command(WATCH, partial(commands.submit, text), "a successor is {}")
 
     async def _servers(self, here: Sequence[SlurmTask]) -> None:
         """Redis, API and backends that have ended, by their time limit or otherwise, are asked for again; before a

@@ -29,6 +29,7 @@ from tests.slurm.conftest import Fake
 
 pytestmark = pytest.mark.anyio
 OWN = "7|d.watch|RUNNING|n1|1:00|59:00|None\n"
+BEHIND = "".join(f"{job}|d.watch|PENDING||0:00|1:00:00|Dependency\n" for job in (17, 19))
 
 
 @pytest.fixture
@@ -221,9 +222,30 @@ async def test_a_supervisor_sees_to_it_that_another_follows(found: Deployment, f
     sent = [call["stdin"] for call in fake.calls if call["argv"][0] == "sbatch"]
     assert [text.splitlines()[1].split(".")[1] for text in sent] == ["watch", "redis"]
     assert "#SBATCH --dependency='after:7+50?afterany:7'" in sent[0]
-    fake.answers("squeue", OWN + "17|d.watch|PENDING||0:00|1:00:00|Dependency\n18|d.redis|RUNNING|n1|9|59:00|None\n")
+    redis = "18|d.redis|RUNNING|n1|9|59:00|None\n"
+    fake.answers("squeue", OWN + BEHIND.splitlines(keepends=True)[0] + redis)
     await watch.look()
-    assert len(fake.argvs("sbatch")) == 2
+    [*_, last] = [call["stdin"] for call in fake.calls if call["argv"][0] == "sbatch"]
+    assert "#SBATCH --dependency='after:17+50?afterany:17'" in last, "and one behind that one"
+    fake.answers("squeue", OWN + BEHIND + redis)
+    await watch.look()
+    assert len(fake.argvs("sbatch")) == 3
+
+
+@pytest.mark.parametrize("behind", [2, pytest.param(1, id="control")])
+async def test_one_that_ends_in_its_first_look_does_not_end_the_chain(
+    found: Deployment, fake: Fake, monkeypatch: pytest.MonkeyPatch, behind: int
+) -> None:
+    """All that it would have submitted is missing. The control has none behind it."""
+    monkeypatch.setattr("slurm.supervisor.watch.BEHIND", behind)
+    watch, waiting = Watch(lambda: replace(found, redis=None), job="7"), list[str]()
+    for _ in range(4):
+        rows = (f"{job}|d.watch|PENDING||0:00|1:00:00|Dependency\n" for job in waiting)
+        fake.answers("squeue", OWN + "".join(rows))
+        await watch.look()
+        waiting = [str(17 + place) for place in range(len(fake.argvs("sbatch")))]
+    ended, *left = waiting
+    assert bool(left) is (behind == 2), ended
 
 
 async def test_a_supervisor_that_stood_still_in_its_look_submits_nothing(
@@ -250,10 +272,17 @@ async def test_a_supervisor_that_stood_still_in_its_look_submits_nothing(
     assert "has taken over (term 2): standing by" in capsys.readouterr().err
 
 
-async def test_jobs_of_the_chain_that_fail_at_once_are_followed_by_none(found: Deployment, fake: Fake) -> None:
+async def test_jobs_of_the_chain_that_fail_at_once_are_followed_by_none(
+    found: Deployment, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until one has acted for a while: then they were killed."""
     fake.answers("squeue", OWN + "".join(f"{job}|d.watch|FAILED|n1|0:01|59:00|None\n" for job in (4, 5, 6)))
-    await Watch(lambda: replace(found, redis=None), job="7").look()
+    watch = Watch(lambda: replace(found, redis=None), job="7")
+    await watch.look()
     assert fake.argvs("sbatch") == []
+    monkeypatch.setattr("slurm.supervisor.watch.PROVEN_S", 0.0)
+    await watch.look()
+    assert asked(fake) == ["watch"]
 
 
 HELD = [
@@ -334,7 +363,7 @@ async def test_a_refusal_stops_none_of_the_commands_after_it_and_is_told_once(
     assert capsys.readouterr().err.count("AssocMaxSubmitJobLimit") == 1
     fake.answers("sbatch-refuses-watch", "21\n")
     await watch.look()
-    assert "scale watch: its successor is 21" in capsys.readouterr().err
+    assert "scale watch: a successor is 21" in capsys.readouterr().err
 
 
 def test_one_look_by_hand_that_slurm_refused_something_ends_with_1(tmp_path: Path, fake: Fake) -> None:
@@ -399,7 +428,7 @@ async def test_a_full_disk_stops_no_supervisor(
     found: Deployment, fake: Fake, full: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It renews its lock by its time alone, and does without a history."""
-    fake.answers("squeue", OWN + "17|d.watch|PENDING||0:00|1:00:00|Dependency\n9|d.redis|RUNNING|n1|1:00|59:00|None\n")
+    fake.answers("squeue", OWN + BEHIND + "9|d.redis|RUNNING|n1|1:00|59:00|None\n")
     watch = Watch(lambda: found, job="7")
     await watch.look()
     aged(places.directory(found.shared), 50)

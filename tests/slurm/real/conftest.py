@@ -48,8 +48,8 @@ def session_site(cluster: Cluster) -> Iterator[Site]:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """What Slurm and the tasks say of a failure, before the test's end cancels them."""
     report = yield
-    site = getattr(item, "funcargs", {}).get("site")
-    if report.when == "call" and report.failed and isinstance(site, Site):
+    sites = [each for each in getattr(item, "funcargs", {}).values() if isinstance(each, Site)]
+    for site in sites if report.when == "call" and report.failed else ():
         report.sections.append(("Slurm", f"{site.logs()}\n{site.cluster.said()}"))
     return report
 
