@@ -18,7 +18,7 @@ from prorl_mq.servers import Node, SeveralServers, alone, in_cluster, servers
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.server.cluster import NODES, slot_of, splits
 from prorl_mq.store.server.connection import RedisSettings, ask, patiently
-from prorl_mq.store.server.primary import ask_node, ask_sentinel, pairs
+from prorl_mq.store.server.primary import NamedPrimary, ask_node, ask_sentinel, named_in, pairs
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.redis")
@@ -40,6 +40,7 @@ class Replication(NamedTuple):
 class SentinelView(NamedTuple):
     """The view of one Sentinel. `fault` is its answer to CKQUORUM where that is an error."""
 
+    named: NamedPrimary
     replicas: int
     tilt: bool
     fault: str
@@ -83,12 +84,25 @@ def _of_sentinels(watches: Sequence[SentinelView | None]) -> Iterator[str]:
     if 0 < len(watches) < 3:
         yield f"there are {len(watches)} Sentinels: with fewer than 3 the loss of one can stop every fail-over"
     yield from sorted({f"a Sentinel has no quorum: {watch.fault}" for watch in told if watch.fault})
+    yield from sorted(set(_earlier([watch.named for watch in told])))
     if any(watch.tilt for watch in told):
         yield "a Sentinel is in TILT and promotes nobody for now: look at its clock and its load"
     if any(watch.replicas == 0 for watch in told):
         yield "a Sentinel does not know the replica yet: wait, or look at its password (sentinel auth-pass)"
     if any(watch.replicas > 1 for watch in told):
         yield "a Sentinel may promote a replica that does not confirm: SENTINEL RESET on each of them"
+
+
+def _earlier(named: Sequence[NamedPrimary]) -> Iterator[str]:
+    """Sentinels that have missed an election; who asks too few others besides is led to a server that was primary."""
+    newest = max(named, default=None)
+    for each in named:
+        if newest is not None and each.rank < newest.rank and each.node != newest.node:
+            (host, port), (now, now_port) = each.node, newest.node
+            yield (
+                f"a Sentinel still names {host}:{port} as the primary, and the others name {now}:{now_port}: let it "
+                "reach them, or start it with that address in its file"
+            )
 
 
 Seen = tuple[Replication, Replication | None, list[SentinelView | None]]
@@ -198,6 +212,5 @@ async def _watch(several: SeveralServers, node: Node, place: Place) -> SentinelV
         return None
     if isinstance(row, Exception) or isinstance(about, Exception):
         return None
-    return SentinelView(
-        int(pairs(row)["num-slaves"]), b"sentinel_tilt:1" in about, str(quorum) if isinstance(quorum, Exception) else ""
-    )
+    found, fault = pairs(row), str(quorum) if isinstance(quorum, Exception) else ""
+    return SentinelView(named_in(found), int(found["num-slaves"]), b"sentinel_tilt:1" in about, fault)
