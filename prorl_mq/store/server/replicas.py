@@ -70,7 +70,10 @@ def _of_chain(primary: Replication, follower: Replication | None) -> Iterator[st
     if not primary.guarded:
         yield f"the primary takes writes without a replica: set {GUARD} on every server"
     if count == 1 and follower is None:
-        yield "the replica does not answer this user: it needs the same ACL as the primary"
+        yield (
+            "the replica does not answer this user: it needs the same ACL as the primary, and with TLS a certificate "
+            "that names it"
+        )
     if follower is not None and not follower.followers:
         yield "no spare follows the replica, which could take no writes when promoted: start one"
     if follower is not None and not follower.guarded:

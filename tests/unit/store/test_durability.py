@@ -115,7 +115,7 @@ def test_a_chain_with_its_sentinels_is_accepted() -> None:
         (Replication((), guarded=True), None, [], "no replica follows the primary"),
         (Replication((("a", 1), ("b", 2)), guarded=True), None, [], "2 replicas follow the primary (a:1, b:2)"),
         (Replication((("a", 1),), guarded=False), SPARE, [], "takes writes without a replica: set min-replicas"),
-        (GOOD, None, [], "does not answer this user"),
+        (GOOD, None, [], "does not answer this user: it needs the same ACL as the primary, and with TLS a certificate"),
         (GOOD, Replication((), guarded=True), [], "no spare follows the replica"),
         (GOOD, Replication((("s", 1),), guarded=False), [], "would take writes without a replica"),
         (GOOD, SPARE, [*VIEWS[:2], None], "1 of 3 Sentinels do not answer"),
