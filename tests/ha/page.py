@@ -77,8 +77,12 @@ class Followed:
         file.write_text(f"bind {address(host)}\nsentinel announce-ip {address(host)}\n{text}")
         self._start(file, "--sentinel")
 
-    def kill(self, host: str) -> None:
-        process = self.processes.pop(self._file(host))
+    def watch_as_before(self, host: str) -> None:
+        """Its Sentinel, with the file that it has written."""
+        self._start(self.directory / f"{host}-sentinel.conf", "--sentinel")
+
+    def kill(self, host: str, kind: str = "") -> None:
+        process = self.processes.pop(self.directory / f"{host}{kind}.conf")
         process.send_signal(signal.SIGKILL)
         process.wait()
 
@@ -157,9 +161,8 @@ async def followed(
             await page.answers(host)
         for host in HOSTS:
             page.watch(host)
-        [tuned] = re.findall(r"`redis-cli -h s1 -p 26379 (SENTINEL DEBUG [^`]*)`", PAGE)
         await until_answers(page)
-        await page.do(f"for s in s1 s2 s3; do redis-cli -h $s -p 26379 {tuned}; done")
+        await tune(page)
         writers = Writers(page.settings, queue_of(page.settings))
         await writers.replicated()
         try:
@@ -168,6 +171,11 @@ async def followed(
             await writers.store.redis.aclose()
     finally:
         page.stop()
+
+
+async def tune(page: Followed) -> None:
+    [tuned] = re.findall(r"`redis-cli -h s1 -p 26379 (SENTINEL DEBUG [^`]*)`", PAGE)
+    await page.do(f"for s in s1 s2 s3; do redis-cli -h $s -p 26379 {tuned}; done")
 
 
 async def until_answers(page: Followed) -> None:
@@ -228,6 +236,55 @@ async def test_a_chain_that_is_set_up_as_written_outlives_what_the_page_says(tmp
         await writers.whole()
         assert await writers.lost() == set(), "the spare had everything"
         assert await writers.repeated() == {"already"}
+
+
+@pytest.mark.parametrize("anew", [True, False])
+async def test_a_sentinel_that_was_down_while_a_spare_was_promoted_by_hand(tmp_path: Path, anew: bool) -> None:
+    """The control: with its own file it leads the others to a server that the operator has not promoted."""
+    now = {"P": "R", "R": "S", "S": "P"}
+    async with followed(tmp_path) as (page, writers):
+        async with writers.writing():
+            await writers.more(50)
+            page.kill("P")
+            await writers.more(50)
+        page.start("P")
+        await until_second(page, "R")
+        await page.do(block("export REDISCLI_AUTH"))
+        await writers.whole()
+
+        page.kill("S", "-sentinel")
+        for host in ("S", "R"):
+            page.kill(host)
+        await page.do(block("redis-cli -h S REPLICAOF NO ONE").replace(" s3", ""), now)
+        for host, leader in (("R", "P"), ("S", "R")):
+            page.write(host, f"replicaof {leader} 6379")
+            page.start(host)
+        await until(lambda: followed_by_one(page, "P"))
+        await until(lambda: followed_by_one(page, "R"))
+        if anew:
+            page.watch("S")
+        else:
+            page.watch_as_before("S")
+        await until_answers(page)
+        await tune(page)
+        if anew:
+            await writers.whole()
+            assert await writers.lost() == set()
+        else:
+            await until(lambda: led_away(page, "P"))
+
+
+async def followed_by_one(page: Followed, host: str) -> bool:
+    with contextlib.suppress(RedisError, OSError):
+        return b"connected_slaves:1\r" in await page.ask(host, "INFO", "replication")
+    return False
+
+
+async def led_away(page: Followed, host: str) -> bool:
+    """It is no primary any more."""
+    with contextlib.suppress(RedisError, OSError):
+        return b"role:slave" in await page.ask(host, "INFO", "replication")
+    return False
 
 
 async def test_a_chain_with_certificates_as_written_fails_over_and_is_whole_again(tmp_path: Path) -> None:

@@ -180,4 +180,7 @@ async def test_a_sentinel_that_names_an_earlier_primary_is_a_fault_of_the_chain(
         monkeypatch.setattr(replicas, "_earlier", lambda _: [])
     found = await faults_seen(sentinel(1, epoch=1), sentinel(2, epoch=2), sentinel(2, epoch=2))
     assert bool(found) is compared
-    assert all(each.startswith("a Sentinel still names 127.0.0.1:1 as the primary") for each in found)
+    assert all(
+        each.startswith("Sentinels name different primaries, 127.0.0.1:1 and by a later election 127.0.0.1:2")
+        for each in found
+    )

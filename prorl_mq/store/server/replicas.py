@@ -27,14 +27,18 @@ GUARD: Final = "min-replicas-to-write 1 and min-replicas-max-lag 2"
 SOON_S: Final = 1.0  # between two looks in replicated mode
 LATER_S: Final = 10.0  # elsewhere
 TRIES: Final = 5  # before it is said that a server does not answer
-_REPLICA: Final = re.compile(r"^slave\d+:ip=([^,]+),port=(\d+),state=(\w+)", re.MULTILINE)
+# `online` is also one that has been sent everything and still loads it: it has acknowledged nothing.
+_REPLICA: Final = re.compile(r"^slave\d+:ip=([^,]+),port=(\d+),state=(\w+)(?:,offset=(\d+))?", re.MULTILINE)
 
 
 class Replication(NamedTuple):
-    """One server as INFO shows it. `guarded`: it takes no writes without a replica that follows closely."""
+    """One server as INFO shows it. `guarded`: it takes no writes without a replica that follows closely. `copying`: one
+    that follows has not got everything yet.
+    """
 
     followers: tuple[Node, ...]
     guarded: bool
+    copying: bool = False
 
 
 class SentinelView(NamedTuple):
@@ -48,8 +52,10 @@ class SentinelView(NamedTuple):
 
 def standing(about: str) -> Replication:
     """Reads INFO replication; the server shows how many replicas follow closely where it needs some."""
-    found = [(host, int(port)) for host, port, _ in _REPLICA.findall(about)]
-    return Replication(tuple(found), "min_slaves_good_slaves:" in about)
+    found = _REPLICA.findall(about)
+    nodes = tuple((host, int(port)) for host, port, *_ in found)
+    copying = any(state != "online" or offset == "0" for *_, state, offset in found)
+    return Replication(nodes, guarded="min_slaves_good_slaves:" in about, copying=copying)
 
 
 def faults(primary: Replication, follower: Replication | None, watches: Sequence[SentinelView | None]) -> list[str]:
@@ -67,6 +73,8 @@ def _of_chain(primary: Replication, follower: Replication | None) -> Iterator[st
             f"{count} replicas follow the primary ({names}): let one alone do so, and the others follow that one "
             "(REPLICAOF), then SENTINEL RESET on each Sentinel"
         )
+    if primary.copying:
+        yield "a replica still copies what the primary has: wait until it is done"
     if not primary.guarded:
         yield f"the primary takes writes without a replica: set {GUARD} on every server"
     if count == 1 and follower is None:
@@ -76,6 +84,8 @@ def _of_chain(primary: Replication, follower: Replication | None) -> Iterator[st
         )
     if follower is not None and not follower.followers:
         yield "no spare follows the replica, which could take no writes when promoted: start one"
+    if follower is not None and follower.copying:
+        yield "a spare still copies what the replica has: wait until it is done"
     if follower is not None and not follower.guarded:
         yield f"the replica would take writes without a replica: set {GUARD} there"
 
@@ -97,14 +107,14 @@ def _of_sentinels(watches: Sequence[SentinelView | None]) -> Iterator[str]:
 
 
 def _earlier(named: Sequence[NamedPrimary]) -> Iterator[str]:
-    """Sentinels that have missed an election; who asks too few others besides is led to a server that was primary."""
+    """Sentinels that name another primary than that of the latest election: who asks too few others is led there."""
     newest = max(named, default=None)
     for each in named:
         if newest is not None and each.rank < newest.rank and each.node != newest.node:
             (host, port), (now, now_port) = each.node, newest.node
             yield (
-                f"a Sentinel still names {host}:{port} as the primary, and the others name {now}:{now_port}: let it "
-                "reach them, or start it with that address in its file"
+                f"Sentinels name different primaries, {host}:{port} and by a later election {now}:{now_port}: let them "
+                "reach each other, or start those that are wrong with a new file"
             )
 
 

@@ -99,12 +99,15 @@ async def test_out_of_replicated_mode_nothing_is_waited_for(monkeypatch: pytest.
 
 
 GOOD = Replication((("h", 1),), guarded=True)
+FOLLOWED = "role:master\nconnected_slaves:1\nmin_slaves_good_slaves:1\nslave0:ip=h,port=1,state="
 SPARE = Replication((("s", 1),), guarded=True)
 NOW = NamedPrimary((2, 0), ("p", 1))
 VIEWS = [SentinelView(NOW, 1, False, "")] * 3
 
 
 def test_a_chain_with_its_sentinels_is_accepted() -> None:
+    followed = standing(FOLLOWED + "online,offset=14,lag=0")
+    assert faults(followed, followed, VIEWS) == []
     late = SentinelView(NamedPrimary((0, 0), NOW.node), 1, False, "")  # it has just started, and names the same one
     assert faults(GOOD, SPARE, [*VIEWS, late]) == faults(GOOD, SPARE, []) == []
 
@@ -118,6 +121,8 @@ def test_a_chain_with_its_sentinels_is_accepted() -> None:
         (GOOD, None, [], "does not answer this user: it needs the same ACL as the primary, and with TLS a certificate"),
         (GOOD, Replication((), guarded=True), [], "no spare follows the replica"),
         (GOOD, Replication((("s", 1),), guarded=False), [], "would take writes without a replica"),
+        (standing(FOLLOWED + "wait_bgsave"), SPARE, [], "a replica still copies what the primary has"),
+        (GOOD, standing(FOLLOWED + "online,offset=0"), [], "a spare still copies what the replica has"),
         (GOOD, SPARE, [*VIEWS[:2], None], "1 of 3 Sentinels do not answer"),
         (GOOD, SPARE, VIEWS[:1], "with fewer than 3"),
         (GOOD, SPARE, [*VIEWS, SentinelView(NOW, 1, False, "NOQUORUM 1")], "no quorum: NOQUORUM 1"),
@@ -128,7 +133,7 @@ def test_a_chain_with_its_sentinels_is_accepted() -> None:
             GOOD,
             SPARE,
             [*VIEWS, SentinelView(NamedPrimary((1, 0), ("old", 1)), 1, False, "")],
-            "still names old:1 as the primary, and the others name p:1",
+            "name different primaries, old:1 and by a later election p:1",
         ),
     ],
 )
