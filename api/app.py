@@ -26,10 +26,10 @@ from prorl_mq.process.tracing import Tracing
 from prorl_mq.schema.ids import run_ref
 from prorl_mq.schema.strict import Misfit
 from prorl_mq.store.moves import moving
-from prorl_mq.store.server.faults import RedisError
+from prorl_mq.store.server.faults import OUTAGES, RedisError
 
 READS_ONLY = "this token reads only: whatever changes something needs the other token of its tenant"
-HANDLED = (Problem, Misfit, ProrlError, HTTPException, RedisError, OSError, Exception)
+HANDLED = (Problem, Misfit, ProrlError, HTTPException, RedisError, *OUTAGES, Exception)
 
 
 def create_app(settings: ApiSettings, *, maintained: bool = True, tracing: Tracing | None = None) -> Starlette:

@@ -88,7 +88,7 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, HTTPException):
         return _of_routing(error)
-    if isinstance(error, faults.RedisError | OSError):
+    if isinstance(error, (faults.RedisError, *faults.OUTAGES)):
         return _of_redis(error)
     for kind, (status, name) in FAULTS.items():
         if isinstance(error, kind):

@@ -293,7 +293,7 @@ def create_app(cells: Sequence[Cell], *, host: str) -> Starlette:
         *page.routes(),
     ]
     local = host in {"127.0.0.1", "::1", "localhost"}
-    handlers: dict[Any, Any] = dict.fromkeys((Problem, HTTPException, OSError, Exception), problems.answer)
+    handlers: dict[Any, Any] = dict.fromkeys((Problem, HTTPException, Exception), problems.answer)
     app = Starlette(
         routes=routes,
         lifespan=lifespan,

@@ -14,8 +14,8 @@ from api.cells.cell import Cell, CellLost
 from api.cells.directory import CellRefusal, Directory, rights
 from api.cells.places import RunPlaces, look
 from api.problems import Problem, unavailable
-from api.routes.moving import RunPlace
 from prorl_mq.clock import monotonic
+from prorl_mq.schema.status import RunPlace
 
 TRY_S: Final = 0.5
 STEP_S: Final = 120.0  # for one step's answer
@@ -111,6 +111,7 @@ class Mover:
 
     async def _once(self, to: Cell, within_s: float) -> Answer:
         seen = await self._looked()
+        await self._ended(seen)
         leaving = seen.leaving(to.name)
         source, departure = (leaving[0], leaving[1].id) if leaving is not None else (seen.holder(to), "")
         if source is to:
@@ -120,9 +121,17 @@ class Mover:
             await self._copied(source, to, departure)
         await self._directory.found(self._run, self._headers, to, was=source.name, tenant=self._tenant)
         await self._ask(source, HTTPMethod.POST, "/departure/vacate", {"id": departure})
-        with suppress(CellLost, CellRefusal, Problem):
-            await self._ask(to, HTTPMethod.POST, "/arrival/over", {"id": departure})
+        await self._over(to, departure)
         return {"run_id": self._run, "cell": to.name, "state": "moved"}
+
+    async def _ended(self, seen: RunPlaces) -> None:
+        """Ends earlier moves of the run whose old cell has removed it, and whose new one was not told so."""
+        for cell, departure in seen.remembered():
+            await self._over(cell, departure)
+
+    async def _over(self, cell: Cell, departure: str) -> None:
+        with suppress(CellLost, CellRefusal, Problem):
+            await self._ask(cell, HTTPMethod.POST, "/arrival/over", {"id": departure})
 
     async def _looked(self) -> RunPlaces:
         return await look(self._directory.cells, self._run, self._path + "/arrival" + self._query, self._headers)

@@ -10,7 +10,7 @@ import msgspec
 from api.cells.cell import Cell, CellLost
 from api.cells.directory import CellRefusal
 from api.problems import Problem, unavailable
-from api.routes.moving import RunPlace
+from prorl_mq.schema.status import RunPlace
 
 NOWHERE = RunPlace(state="none")
 
@@ -47,6 +47,14 @@ class RunPlaces(NamedTuple):
         if self.silent:
             raise unavailable(f"{next(iter(self.silent.values()))}, and may have run {self.run!r}: try again")
         raise Problem(404, f"there is no run {self.run!r} in any cell")
+
+    def remembered(self) -> list[tuple[Cell, str]]:
+        """The cells that keep the departure by which the run came to them, though the cell that it left has removed it;
+        with that departure.
+        """
+        removed = {place.id for _, place in self.by_cell.values() if place.state == "gone"}
+        known = [each for each in self.by_cell.values() if each[1].state in {"here", "none"} and each[1].id]
+        return [(cell, place.id) for cell, place in known if place.id in removed]
 
     def expecting(self, source: Cell) -> list[Cell]:
         """The cells that a run is to come to from its holder."""

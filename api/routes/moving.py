@@ -16,6 +16,7 @@ from prorl_mq.errors import Conflict, InvalidBatch
 from prorl_mq.rules.reach import ANY
 from prorl_mq.schema.ids import RunRef, TenantId, public, run_ref
 from prorl_mq.schema.messages import Name
+from prorl_mq.schema.status import RunPlace
 from prorl_mq.store.moves import moving, pages
 from prorl_mq.store.moves.pages import RunPage
 from prorl_mq.store.store import Store
@@ -87,18 +88,6 @@ class MoveStep(msgspec.Struct, frozen=True, kw_only=True):
     files: bool = True
 
 
-class RunPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as this cell sees it: `here`, `left` for `cell` with its keys still here, `gone` there, `arriving` from
-    there, or `none`. `given`: the other cell may have opened it. `pages`: those that have come.
-    """
-
-    state: str
-    cell: str = ""
-    id: str = ""
-    given: bool = False
-    pages: int = 0
-
-
 def moved(request: Request, run: RunRef, tenant: str) -> RunRef:
     """The run that an operator moves: of the caller's tenant, or of the one that is named.
 
@@ -113,8 +102,7 @@ def moved(request: Request, run: RunRef, tenant: str) -> RunRef:
 @operation("GET", "/v1/runs/{run}/arrival", errors=(403,))
 async def place_of_run(request: Request, store: Store, run: RunRef, tenant: Tenant = "") -> RunPlace:
     """Say where this cell sees a run: here, elsewhere, or on its way. For the router."""
-    found = await moving.whereabouts(store, moved(request, run, tenant) if tenant else run)
-    return RunPlace(**found._asdict())
+    return await moving.whereabouts(store, moved(request, run, tenant) if tenant else run)
 
 
 @operation("PUT", "/v1/runs/{run}/departure", errors=(403, 409))

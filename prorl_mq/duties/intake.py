@@ -64,7 +64,7 @@ from prorl_mq.store.direct.mail import IntakeEntry, Mail, Weight
 from prorl_mq.store.moves import moving
 from prorl_mq.store.pools import BackendInfo
 from prorl_mq.store.server import fitness
-from prorl_mq.store.server.faults import FAULTS, FaultKind, RedisError, is_everybodys, kind_of
+from prorl_mq.store.server.faults import FaultKind, RedisError, is_everybodys, kind_of
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.duties")
@@ -202,7 +202,7 @@ class Intake:
         await self.store.answer(message.run, message.entry, encode(answer))
 
     async def answer(self, run: RunRef, entry: str, body: bytes, *, other: bytes | None = None) -> IntakeAnswer:
-        """Carries one message out. Only faults of Redis and outages are raised: then the message is taken again. One
+        """Carries one message out. A fault of Redis or of this machine is raised: then the message is taken again. One
         that a full Redis refuses is answered so: what lies behind it may free memory. So is one that meets a defect of
         ours, or it would stand in front of its run's others without limit.
         """
@@ -226,7 +226,7 @@ class Intake:
                 raise
             return IntakeAnswer(reply=reply, ok=False, status=429, error=FULL, retry_after_ms=2000)
         except Exception as error:
-            if isinstance(error, FAULTS) or is_everybodys(error):
+            if isinstance(error, OSError) or is_everybodys(error):
                 raise
             log.exception("run=%s: the message %r of its intake meets a defect, and is answered so", run, reply)
             return IntakeAnswer(reply=reply, ok=False, status=500, error=_defect(error)[:ERROR_CHARS])

@@ -72,6 +72,18 @@ class RunMove(msgspec.Struct, frozen=True, kw_only=True):
     pages: int = 0
 
 
+class RunPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as this cell sees it: `here`, `left` for `cell` with its keys still here, `gone` there, `arriving` from
+    there, or `none`. `given`: the other cell may have opened it. `pages`: those that have come.
+    """
+
+    state: str
+    cell: str = ""
+    id: str = ""  # of the departure; of a run that is here or was: by which it came, until that move is over
+    given: bool = False
+    pages: int = 0
+
+
 class ForkAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The group that a fork has made, as the only one of the batch `batch_id`, which has the same name."""
 

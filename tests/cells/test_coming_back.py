@@ -4,8 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from api.cells.cell import Cell
 from api.cells.directory import CellRefusal
+from api.cells.places import RunPlaces
 from api.problems import Problem
+from prorl_mq.schema.ids import GroupRef
 from prorl_mq.store.server.connection import RedisSettings
 from tests.cells.near import Died, NearTown, bearer, near, waiting, whole_in
 from tests.support.queue import RUN
@@ -62,6 +65,64 @@ async def test_a_run_that_has_arrived_does_not_come_back(here: NearTown) -> None
         await here.mover().back(lost=True)
     assert (await here.mover().move(b, within_s=0))["state"] == "moved"
     await whole_in(here, "b", {"waits"})
+
+
+async def remembered(here: NearTown) -> list[str]:
+    """The cells that keep the departure by which the run came."""
+    return [each.name for each in here.cells.values() if await each.queue.command("EXISTS", each.queue.keys.arrivals)]
+
+
+@pytest.mark.parametrize(("then", "ended"), [("b", True), ("b, without it", True), ("b", False)])
+async def test_a_departure_that_a_dead_router_left_behind_goes_with_the_next_move(
+    here: NearTown, monkeypatch: pytest.MonkeyPatch, then: str, ended: bool
+) -> None:
+    """Also where that has nothing else to do, or the run has ended. The control: a mover that looks for none."""
+    a, b = here.cells["a"], here.cells["b"]
+    await published(a.queue)
+    here.fail("dies", after=7)
+    with pytest.raises(Died):
+        await here.mover().move(b, within_s=0)
+    assert await here.states() == {"a": "gone", "b": "here"}
+    assert await remembered(here) == ["b"]
+    if not ended:
+        monkeypatch.setattr(RunPlaces, "remembered", lambda _: [])
+    if then.endswith("without it"):
+        await b.queue.withdraw(GroupRef(f"{RUN}:waits"))
+        await b.queue.settle()
+        await b.queue.ack_all()
+        assert await b.queue.store.retire_run(RUN, idle_ms=-1) == "retired"
+        with pytest.raises(Problem, match="there is no run 'r' in any cell"):
+            await here.mover().move(b, within_s=0)
+    else:
+        assert (await here.mover().move(here.cells[then], within_s=0))["cell"] == then
+    assert await remembered(here) == ([] if ended else ["b"])
+
+
+@pytest.mark.parametrize("looked", [True, False])
+async def test_a_departure_whose_cell_has_not_removed_its_run_is_remembered(
+    here: NearTown, monkeypatch: pytest.MonkeyPatch, looked: bool
+) -> None:
+    """Else a mover that comes late would bring the run again when it has ended. The control ends it unseen."""
+
+    def all_of_them(seen: RunPlaces) -> list[tuple[Cell, str]]:
+        return [(cell, place.id) for cell, place in seen.by_cell.values() if place.state == "here"]
+
+    if not looked:
+        monkeypatch.setattr(RunPlaces, "remembered", all_of_them)
+    a, b = here.cells["a"], here.cells["b"]
+    await published(a.queue)
+    here.fail("dies", after=6)
+    with pytest.raises(Died):
+        await here.mover().move(b, within_s=0)
+    assert await here.states() == {"a": "left", "b": "here"}
+    a.down = True
+    assert (await here.mover().move(b, within_s=0))["state"] == "there"
+    assert await remembered(here) == (["b"] if looked else [])
+    if not looked:
+        return
+    a.down = False
+    assert (await here.mover().move(b, within_s=0))["state"] == "moved"
+    assert await remembered(here) == []
 
 
 async def test_what_is_left_of_a_move_goes_with_a_way_back_that_is_repeated(here: NearTown) -> None:

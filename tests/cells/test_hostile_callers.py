@@ -154,14 +154,23 @@ async def test_a_large_body_is_read_from_whom_a_cell_lets_in(guarded: bool, monk
             assert (longer.status_code, read) == (413, 0)
 
 
-async def test_what_is_asked_for_while_a_cell_is_silent_is_not_said_to_be_nowhere() -> None:
-    """A trainer that is told that its run is gone ends; told to try again, it waits."""
+@pytest.mark.parametrize("sure", [True, False])
+async def test_what_is_asked_for_while_a_cell_is_silent_is_not_said_to_be_nowhere(
+    monkeypatch: pytest.MonkeyPatch, sure: bool
+) -> None:
+    """A trainer that is told that its run is gone ends; told to try again, it waits. The control takes any answer for
+    one that says whether the cell knows the run.
+    """
+    if not sure:
+        monkeypatch.setattr(directory, "_sure", lambda _, answer: answer)
     async with papers(*NAMES) as cells, routed(**urls(cells)) as client:
         run = next(homed("a", NAMES))
         assert (await client.get(f"/v1/runs/{run}")).status_code == 404
         cells["b"].says = lambda *_: (503, {}, "Retry-After: 9\r\n")
         answer = await client.get(f"/v1/runs/{run}")
-        assert answer.status_code == 503
+        assert answer.status_code == (503 if sure else 404)
+        if not sure:
+            return
         assert "cell b" in answer.json()["detail"]
         cells["a"].says = lambda *_: (429, {}, "")
         cells["b"].says = lambda *_: None
@@ -324,13 +333,22 @@ async def test_a_redirect_of_a_cell_leads_no_caller_out() -> None:
         assert "http://inside:1/" in answer.json()["detail"]
 
 
-async def test_a_cell_that_takes_requests_and_answers_none_is_lost_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bounded", [True, False])
+async def test_a_cell_that_takes_requests_and_answers_none_is_lost_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, bounded: bool
+) -> None:
+    """The control waits for it as long as it takes."""
     async with papers("a") as cells:
         cells["a"].runs.add("r")
-        monkeypatch.setattr(cell, "SILENT_S", 0.3)
+        monkeypatch.setattr(cell, "SILENT_S", 0.3 if bounded else 3600.0)
         async with routed(**urls(cells)) as client:
             assert (await client.get("/v1/runs/r")).status_code == 200
             cells["a"].says = lambda *_: (0, b"", "")
+            if not bounded:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.5):
+                        await client.get("/v1/runs/r")
+                return
             answer = await client.get("/v1/runs/r")
             assert answer.status_code == 503
             assert "cell a does not answer" in answer.json()["detail"]

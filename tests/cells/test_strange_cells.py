@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from api.cells import forwarding
 from api.cells.app import create_app
 from api.cells.cell import Cell
 
@@ -134,12 +135,24 @@ async def test_headers_of_one_connection_stay_there() -> None:
     assert "x-private" not in answer.headers
 
 
-async def test_cells_that_send_a_run_to_each_other_end_a_request() -> None:
+@pytest.mark.parametrize("bounded", [True, False])
+async def test_cells_that_send_a_run_to_each_other_end_a_request(
+    monkeypatch: pytest.MonkeyPatch, bounded: bool
+) -> None:
+    """The control follows them for as long as they send it on."""
+
     def to(name: str) -> Reply:
         body = json.dumps({"cell": name}).encode()
         return lambda path, _: told(body) if path.endswith("/cell") else told(body, "421 Misdirected Request")
 
+    if not bounded:
+        monkeypatch.setattr(forwarding, "FOLLOWED", 10**9)
     async with served(to("b")) as a, served(to("a")) as b, routed(a=a, b=b) as client:
+        if not bounded:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await client.get("/v1/runs/r")
+            return
         answer = await client.get("/v1/runs/r")
     assert answer.status_code == 508
     assert "'r'" in answer.json()["detail"]

@@ -8,13 +8,16 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.exceptions import RedisError
 
+from prorl_mq.process import redis_server
 from prorl_mq.process.ports import free_port
 from prorl_mq.process.redis_server import configuration, die_with_parent
 from prorl_mq.schema.rendezvous import Place
+from prorl_mq.servers import servers
 from prorl_mq.store.server.connection import RedisSettings
 from prorl_mq.store.server.primary import ask_node
 from tests.conftest import binaries
@@ -36,11 +39,12 @@ def block(begins: str) -> str:
 
 
 class Followed:
-    """The hosts of the page."""
+    """The hosts of the page. `tls`: as its part on TLS says, with Debian's server."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, tls: bool = False) -> None:
         self.directory = directory
-        self.program = next(iter(binaries().values()))
+        self.tls = tls
+        self.program = (redis_server.installed_binary() if tls else None) or next(iter(binaries().values()))
         self.ports = {"6379": str(free_port()), "26379": str(free_port())}
         self.processes: dict[Path, subprocess.Popen[bytes]] = {}
 
@@ -48,14 +52,20 @@ class Followed:
         """The page's text with addresses and ports of this machine. `roles`: the host that has come into each place."""
         text = re.sub(r"\b(2?6379)\b", lambda found: self.ports[found[1]], text)
         text = re.sub(r"\bs([123])\b", r"127.77.0.\1", text)
+        text = text.replace("/tls", str(self.directory / "tls"))
         return re.sub(r"\b[PRS]\b", lambda found: address(roles[found[0]]), text)
 
     def write(self, host: str, *lines: str, included: bool = False) -> None:
         """The file of a data server."""
         base = f"include {configuration()}\n" if included else Path(configuration()).read_text()
-        text = self.here(block("bind 0.0.0.0") + "".join(f"{line}\n" for line in lines))
+        text = self._listening(block("bind 0.0.0.0"), "6379") + "".join(f"{line}\n" for line in lines)
+        text = self.here(text)
         text = text.replace("0.0.0.0", address(host)).replace("/data/redis", str(self._data(host)))
         self._file(host).write_text(f"{base}{text}replica-announce-ip {address(host)}\n")  # all connect from 127.0.0.1
+
+    def _listening(self, text: str, port: str) -> str:
+        encrypted = re.sub("^tls-port .*", f"tls-port {port}", block("port 0"), flags=re.MULTILINE)
+        return text.replace(f"port {port}\n", encrypted) if self.tls else text
 
     def start(self, host: str) -> None:
         self._start(self._file(host))
@@ -63,12 +73,16 @@ class Followed:
     def watch(self, host: str) -> None:
         """Its Sentinel."""
         file = self.directory / f"{host}-sentinel.conf"
-        text = self.here(block("port 26379")).replace("/data/sentinel", str(self.directory))
+        text = self.here(self._listening(block("port 26379"), "26379")).replace("/data/sentinel", str(self.directory))
         file.write_text(f"bind {address(host)}\nsentinel announce-ip {address(host)}\n{text}")
         self._start(file, "--sentinel")
 
-    def kill(self, host: str) -> None:
-        process = self.processes.pop(self._file(host))
+    def watch_as_before(self, host: str) -> None:
+        """Its Sentinel, with the file that it has written."""
+        self._start(self.directory / f"{host}-sentinel.conf", "--sentinel")
+
+    def kill(self, host: str, kind: str = "") -> None:
+        process = self.processes.pop(self.directory / f"{host}{kind}.conf")
         process.send_signal(signal.SIGKILL)
         process.wait()
 
@@ -79,18 +93,25 @@ class Followed:
 
     async def do(self, commands: str, roles: Mapping[str, str] = AS_WRITTEN) -> None:
         """Commands in a shell; `redis-cli` is that of Debian."""
-        text = (
-            f'redis-cli() {{ command redis-cli -e -p 6379 "$@"; }}\nexport REDISCLI_AUTH={SECRET}\nset -e\n{commands}'
-        )
+        [words] = re.findall(r"`(--tls --cacert [^`]*)`", PAGE)
+        program = f"command redis-cli -e -p 6379 {words if self.tls else ''}"
+        text = f'redis-cli() {{ {program} "$@"; }}\nexport REDISCLI_AUTH={SECRET}\nset -e\n{commands}'
         process = await asyncio.create_subprocess_exec("bash", "-c", self.here(text, roles))
         assert await process.wait() == 0
+
+    async def ask(self, host: str, *command: str) -> Any:
+        """One command to a data server."""
+        several = servers(self.settings.url)
+        assert several is not None
+        url = several.url((address(host), int(self.ports["6379"])))
+        unchecked = "&ssl_check_hostname=false" if self.tls else ""
+        [reply] = await ask_node(url + unchecked, command, place=Place(url="", secret=SECRET))
+        return reply
 
     async def answers(self, host: str) -> None:
         async def answering() -> bool:
             with contextlib.suppress(Exception):
-                return await ask_node(
-                    self.here(f"redis://{host}:6379"), ("PING",), place=Place(url="", secret=SECRET)
-                ) == [b"PONG"]
+                return await self.ask(host, "PING") == b"PONG"
             return False
 
         await until(answering)
@@ -98,6 +119,9 @@ class Followed:
     @property
     def settings(self) -> RedisSettings:
         url = self.here("redis+sentinel://s1:26379,s2:26379,s3:26379/queue")
+        if self.tls:
+            [written] = re.findall("^export PRORL_REDIS='(.*)'$", PAGE, re.MULTILINE)
+            url = self.here(written)
         return RedisSettings(url=url, namespace=NAMESPACE, password=SECRET)
 
     def _file(self, host: str) -> Path:
@@ -123,19 +147,22 @@ def address(host: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def followed(directory: Path) -> AsyncIterator[tuple[Followed, Writers]]:
-    """The section on setting it up."""
-    page = Followed(directory)
+async def followed(
+    directory: Path, *, tls: bool = False, leaves_out: str = ""
+) -> AsyncIterator[tuple[Followed, Writers]]:
+    """The section on setting it up. `leaves_out`: of the names in certificates."""
+    page = Followed(directory, tls=tls)
     try:
+        if tls:
+            await page.do(block("mkdir -p /tls").replace(leaves_out, ""))
         for host, lines in (("P", ()), ("R", ("replicaof P 6379",)), ("S", ("replicaof R 6379",))):
             page.write(host, *lines)
             page.start(host)
             await page.answers(host)
         for host in HOSTS:
             page.watch(host)
-        [tuned] = re.findall(r"`(SENTINEL DEBUG [^`]*)`", PAGE)
         await until_answers(page)
-        await page.do(f"for s in s1 s2 s3; do redis-cli -h $s -p 26379 {tuned}; done")
+        await tune(page)
         writers = Writers(page.settings, queue_of(page.settings))
         await writers.replicated()
         try:
@@ -144,6 +171,11 @@ async def followed(directory: Path) -> AsyncIterator[tuple[Followed, Writers]]:
             await writers.store.redis.aclose()
     finally:
         page.stop()
+
+
+async def tune(page: Followed) -> None:
+    [tuned] = re.findall(r"`redis-cli -h s1 -p 26379 (SENTINEL DEBUG [^`]*)`", PAGE)
+    await page.do(f"for s in s1 s2 s3; do redis-cli -h $s -p 26379 {tuned}; done")
 
 
 async def until_answers(page: Followed) -> None:
@@ -161,9 +193,7 @@ async def until_second(page: Followed, primary: str) -> None:
 
     async def seen() -> bool:
         with contextlib.suppress(RedisError, OSError):
-            place = Place(url="", secret=SECRET)
-            [about] = await ask_node(page.here(f"redis://{primary}:6379"), ("INFO", "replication"), place=place)
-            return b"connected_slaves:2" in about
+            return b"connected_slaves:2" in await page.ask(primary, "INFO", "replication")
         return False
 
     await until(seen)
@@ -206,6 +236,81 @@ async def test_a_chain_that_is_set_up_as_written_outlives_what_the_page_says(tmp
         await writers.whole()
         assert await writers.lost() == set(), "the spare had everything"
         assert await writers.repeated() == {"already"}
+
+
+@pytest.mark.parametrize("anew", [True, False])
+async def test_a_sentinel_that_was_down_while_a_spare_was_promoted_by_hand(tmp_path: Path, anew: bool) -> None:
+    """The control: with its own file it leads the others to a server that the operator has not promoted."""
+    now = {"P": "R", "R": "S", "S": "P"}
+    async with followed(tmp_path) as (page, writers):
+        async with writers.writing():
+            await writers.more(50)
+            page.kill("P")
+            await writers.more(50)
+        page.start("P")
+        await until_second(page, "R")
+        await page.do(block("export REDISCLI_AUTH"))
+        await writers.whole()
+
+        page.kill("S", "-sentinel")
+        for host in ("S", "R"):
+            page.kill(host)
+        await page.do(block("redis-cli -h S REPLICAOF NO ONE").replace(" s3", ""), now)
+        for host, leader in (("R", "P"), ("S", "R")):
+            page.write(host, f"replicaof {leader} 6379")
+            page.start(host)
+        await until(lambda: followed_by_one(page, "P"))
+        await until(lambda: followed_by_one(page, "R"))
+        if anew:
+            page.watch("S")
+        else:
+            page.watch_as_before("S")
+        await until_answers(page)
+        await tune(page)
+        if anew:
+            await writers.whole()
+            assert await writers.lost() == set()
+        else:
+            await until(lambda: led_away(page, "P"))
+
+
+async def followed_by_one(page: Followed, host: str) -> bool:
+    with contextlib.suppress(RedisError, OSError):
+        return b"connected_slaves:1\r" in await page.ask(host, "INFO", "replication")
+    return False
+
+
+async def led_away(page: Followed, host: str) -> bool:
+    """It is no primary any more."""
+    with contextlib.suppress(RedisError, OSError):
+        return b"role:slave" in await page.ask(host, "INFO", "replication")
+    return False
+
+
+async def test_a_chain_with_certificates_as_written_fails_over_and_is_whole_again(tmp_path: Path) -> None:
+    async with followed(tmp_path, tls=True) as (page, writers):
+        async with writers.writing():
+            await writers.more(50)
+            page.kill("P")
+            await writers.more(50)
+        page.start("P")
+        await until_second(page, "R")
+        await page.do(block("export REDISCLI_AUTH"))
+        await writers.whole()
+        page.kill("R")  # what a Sentinel has written into its file starts it again
+        page.start("R")
+        await until_second(page, "S")
+        await page.do(block("export REDISCLI_AUTH"), {"P": "R", "R": "S", "S": "P"})
+        await writers.whole()
+        assert await writers.lost() == set()
+        assert await writers.repeated() == {"already"}
+
+
+async def test_a_certificate_that_leaves_the_replica_out_is_told_before_a_fail_over(tmp_path: Path) -> None:
+    """The control of the names that the page gives: servers and Sentinels follow each other without them."""
+    with pytest.raises(TimeoutError, match="with TLS a certificate that names it"):
+        async with followed(tmp_path, tls=True, leaves_out="IP:R,"):
+            pass
 
 
 @pytest.mark.parametrize("included", [False, True])

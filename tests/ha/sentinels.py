@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -10,14 +11,16 @@ import pytest
 from redis.exceptions import RedisError
 
 from bench.chaos.disturb import Disturbance
+from prorl_mq.errors import RedisUnavailable
 from prorl_mq.process import chain
 from prorl_mq.process.chain import Chain
-from prorl_mq.store.server import replicas
-from tests.ha.stand import Stand, stand, until
+from prorl_mq.process.ports import free_port
+from prorl_mq.store.server import primary, replicas
+from tests.ha.stand import Stand, Writers, queue_of, stand, until
 from tests.ha.test_failover import until_promoted
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos, pytest.mark.timeout(180)]
-HOUR_S = 3600.0
+HOUR_S = NEVER_S = 3600.0
 
 
 @contextlib.asynccontextmanager
@@ -135,3 +138,66 @@ async def test_a_restarted_old_primary_takes_nothing_that_it_would_lose(guarded:
         kept = [await here.queue.command("EXISTS", name) for name in taken]
         assert not any(kept), "what it took alone is gone"
         assert await here.queue.submit("elsewhere")
+
+
+@pytest.mark.parametrize("enough", [True, False])
+async def test_a_sentinel_that_stands_still_holds_up_nobody_who_looks_for_the_primary(
+    enough: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepts connections, and answers none. The control waits for all of them, as long as it takes."""
+    if not enough:
+        answers = primary._answers
+        monkeypatch.setattr(primary, "ASK_S", NEVER_S)
+        monkeypatch.setattr(primary, "_answers", lambda asked, _: answers(asked, len(asked)))
+    async with stand(kept=False) as here:
+        await here.replicated()
+        async with here.writing():
+            await here.more(50)
+            still = here.chain.pids["sentinel-0"]
+            os.kill(still, signal.SIGSTOP)
+            here.signal_primary(signal.SIGKILL)
+            try:
+                if enough:
+                    await here.more(100)
+                else:
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(10):
+                            await here.more(100)
+            finally:
+                os.kill(still, signal.SIGCONT)
+            await here.more(100)
+        assert await here.lost() == set()
+
+
+@pytest.mark.parametrize("newest", [True, False])
+async def test_a_sentinel_that_has_missed_the_election_leads_nobody_to_the_old_primary(
+    newest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was started on another host with the old address, so that nobody tells it. It is a fault of the chain. All
+    three are asked. The control goes where the earliest election leads.
+    """
+    answers = primary._answers
+    monkeypatch.setattr(chain, "SENTINEL", chain.SENTINEL.replace("sentinel known-replica {name} {replica}\n", ""))
+    monkeypatch.setattr(primary, "_answers", lambda asked, _: answers(asked, len(asked)))
+    async with stand(kept=False) as here:
+        await here.replicated()
+        here.signal_primary(signal.SIGKILL)
+        await until_promoted(here)
+        old, late = here.chain.nodes[here.chain.order[0]].port, here.chain.sentinels[0]
+        await asyncio.to_thread(late.stop)
+        late.port = free_port()
+        await here.chain.start_sentinel(late)
+        if not newest:
+            monkeypatch.setattr(primary, "max", min, raising=False)
+        writers = Writers(here.chain.settings, queue_of(here.chain.settings))
+        try:
+            writers.store.outage_ms = 30_000 if newest else 3_000
+            if not newest:
+                with pytest.raises(RedisUnavailable):
+                    await writers.more_alone(1)
+                return
+            await writers.more_alone(20)
+            found = replicas.faults(*await replicas.look_well(writers.store, writers.settings))
+            assert any(f"different primaries, 127.0.0.1:{old} and by a later" in each for each in found), found
+        finally:
+            await writers.store.redis.aclose()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from prorl_mq.schema.status import RunPlace
 from prorl_mq.store.moves import moving, pages
 from prorl_mq.store.moves.pages import server_of
 from prorl_mq.store.verbs.moves import NOTED_MS
@@ -31,7 +32,7 @@ async def test_it_is_noted_where_the_run_stays_and_nothing_else_is_left(queue: Q
     assert await moving.refuse(there.store, RUN, departure, "m2", "a") == "refused"
     names = [name.decode() for name in await there.command("KEYS", f"{there.keys.prefix}*{RUN}*")]
     assert names == [there.keys.away(RUN)]
-    assert (await moving.whereabouts(there.store, RUN))[:3] == ("gone", "a", departure)
+    assert await moving.whereabouts(there.store, RUN) == RunPlace(state="gone", cell="a", id=departure)
     assert 0 < await there.command("PTTL", there.keys.away(RUN)) <= NOTED_MS
 
 

@@ -125,14 +125,22 @@ def accepting() -> Iterator[RedisSettings]:
         yield RedisSettings(url=f"redis://127.0.0.1:{port}/0", password="secret", outage_ms=0, answer_s=3600)
 
 
-async def test_a_greeting_that_nothing_answers_ends(accepting: RedisSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its deadline is not that of an ordinary answer: a process that starts need not wait so long to try again."""
+@pytest.mark.parametrize("bounded", [True, False])
+async def test_a_greeting_that_nothing_answers_ends(
+    accepting: RedisSettings, monkeypatch: pytest.MonkeyPatch, bounded: bool
+) -> None:
+    """Its deadline is not that of an ordinary answer: a process that starts need not wait so long to try again. The
+    control: that of an ordinary answer.
+    """
     monkeypatch.setattr(connection, "MARGIN_S", 0.2)
+    if not bounded:
+        monkeypatch.setattr(connection, "GREETINGS", frozenset())
     client = connect(accepting, connections=1)
     try:
-        async with asyncio.timeout(20):
-            with pytest.raises(OUTAGES):
+        with pytest.raises(OUTAGES):
+            async with asyncio.timeout(20 if bounded else 0.5) as limit:
                 await ask(client, "PING")
+        assert limit.expired() is not bounded
     finally:
         await client.aclose()
 

@@ -5,7 +5,7 @@ No command comes from the other cell as it is: its words are those of a few comm
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +14,7 @@ from prorl_mq.schema.codec import decode
 from prorl_mq.schema.ids import RunRef, public, tenant_of
 from prorl_mq.schema.intake import RESULT_FIELD
 from prorl_mq.schema.messages import GroupRecord
+from prorl_mq.schema.status import RunPlace
 from prorl_mq.store.core import RESTARTS
 from prorl_mq.store.moves.away import elsewhere
 from prorl_mq.store.moves.facts import checked
@@ -30,19 +31,7 @@ TOKENS: Final = frozenset(
 COMMANDS: Final = frozenset({"SETRANGE", "HSET", "ZADD", "SADD", "XADD", "XSETID", "XGROUP", "XCLAIM", "PEXPIRE"})
 
 
-class Whereabouts(NamedTuple):
-    """A run as one cell sees it: `here`, `left` for `cell` by the departure `id` with its keys still here, `gone`
-    there, `arriving` from there, or `none`. `given`: the other cell may have opened it; `pages`: those written here.
-    """
-
-    state: str
-    cell: str = ""
-    id: str = ""
-    given: bool = False
-    pages: int = 0
-
-
-async def whereabouts(store: Store, run: RunRef) -> Whereabouts:
+async def whereabouts(store: Store, run: RunRef) -> RunPlace:
     keys = store.keys
     fields = ("way", "cell", "id", "given", "pages")
     row, known, came = await store.read_many([
@@ -50,8 +39,10 @@ async def whereabouts(store: Store, run: RunRef) -> Whereabouts:
     ])  # fmt: skip
     way, cell, departure, given, count = row
     if way is None:
-        return Whereabouts("here", id=(came or b"").decode()) if known else Whereabouts("none")
-    return Whereabouts(way.decode(), cell.decode(), (departure or b"").decode(), bool(given), int(count or 0))
+        return RunPlace(state="here" if known else "none", id=(came or b"").decode())
+    return RunPlace(
+        state=way.decode(), cell=cell.decode(), id=(departure or b"").decode(), given=bool(given), pages=int(count or 0)
+    )
 
 
 async def where(store: Store, run: RunRef) -> RunMoved | RunArriving | None:

@@ -11,7 +11,7 @@ from prorl_mq.store.server.connection import OUTAGES, passing
 
 __all__ = ["FAULTS", "OUTAGES", "FaultKind", "RedisError", "is_everybodys", "kind_of"]
 
-FAULTS: Final = (RedisUnavailable, RedisError, OSError)
+FAULTS: Final = (RedisUnavailable, RedisError, *OUTAGES)
 REFUSING: Final = ("MISCONF", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "NOPERM", "WRONGPASS")
 
 
@@ -30,7 +30,7 @@ def is_everybodys(error: Exception) -> bool:
 
 
 def kind_of(error: Exception) -> FaultKind:
-    """The kind of a `RedisError` or `OSError`."""
+    """The kind of a `RedisError`, or of one of the `OUTAGES`."""
     said = str(error)
     if isinstance(error, OutOfMemoryError) or "OOM" in said[:40]:
         return FaultKind.FULL

@@ -6,7 +6,7 @@ counts when its replicas have it (`prorl_mq.store.server.durability`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -112,12 +112,14 @@ async def ask_sentinel(several: SeveralServers, node: Node, place: Place, *comma
         return await ask_node(url, *commands, place=replace(place, username=None, secret=None))
 
 
+def named_in(found: Mapping[str, str]) -> NamedPrimary:
+    """The primary that a Sentinel names (SENTINEL MASTER), by the election that it knows of."""
+    return NamedPrimary((int(found["config-epoch"]), 0), (found["ip"], int(found["port"])))
+
+
 async def _sentinel(several: SeveralServers, node: Node, place: Place) -> NamedPrimary | None:
     [row] = await ask_sentinel(several, node, place, ("SENTINEL", "MASTER", several.name))
-    if isinstance(row, Exception):
-        return None
-    found = pairs(row)
-    return NamedPrimary((int(found["config-epoch"]), 0), (found["ip"], int(found["port"])))
+    return None if isinstance(row, Exception) else named_in(pairs(row))
 
 
 async def _of_slot(several: SeveralServers, node: Node, place: Place, namespace: str) -> NamedPrimary | None:

@@ -18,7 +18,7 @@ from prorl_mq.servers import Node, SeveralServers, alone, in_cluster, servers
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.server.cluster import NODES, slot_of, splits
 from prorl_mq.store.server.connection import RedisSettings, ask, patiently
-from prorl_mq.store.server.primary import ask_node, ask_sentinel, pairs
+from prorl_mq.store.server.primary import NamedPrimary, ask_node, ask_sentinel, named_in, pairs
 from prorl_mq.store.store import Store
 
 log = logging.getLogger("prorl_mq.redis")
@@ -27,19 +27,24 @@ GUARD: Final = "min-replicas-to-write 1 and min-replicas-max-lag 2"
 SOON_S: Final = 1.0  # between two looks in replicated mode
 LATER_S: Final = 10.0  # elsewhere
 TRIES: Final = 5  # before it is said that a server does not answer
-_REPLICA: Final = re.compile(r"^slave\d+:ip=([^,]+),port=(\d+),state=(\w+)", re.MULTILINE)
+# `online` is also one that has been sent everything and still loads it: it has acknowledged nothing.
+_REPLICA: Final = re.compile(r"^slave\d+:ip=([^,]+),port=(\d+),state=(\w+)(?:,offset=(\d+))?", re.MULTILINE)
 
 
 class Replication(NamedTuple):
-    """One server as INFO shows it. `guarded`: it takes no writes without a replica that follows closely."""
+    """One server as INFO shows it. `guarded`: it takes no writes without a replica that follows closely. `copying`: one
+    that follows has not got everything yet.
+    """
 
     followers: tuple[Node, ...]
     guarded: bool
+    copying: bool = False
 
 
 class SentinelView(NamedTuple):
     """The view of one Sentinel. `fault` is its answer to CKQUORUM where that is an error."""
 
+    named: NamedPrimary
     replicas: int
     tilt: bool
     fault: str
@@ -47,8 +52,10 @@ class SentinelView(NamedTuple):
 
 def standing(about: str) -> Replication:
     """Reads INFO replication; the server shows how many replicas follow closely where it needs some."""
-    found = [(host, int(port)) for host, port, _ in _REPLICA.findall(about)]
-    return Replication(tuple(found), "min_slaves_good_slaves:" in about)
+    found = _REPLICA.findall(about)
+    nodes = tuple((host, int(port)) for host, port, *_ in found)
+    copying = any(state != "online" or offset == "0" for *_, state, offset in found)
+    return Replication(nodes, guarded="min_slaves_good_slaves:" in about, copying=copying)
 
 
 def faults(primary: Replication, follower: Replication | None, watches: Sequence[SentinelView | None]) -> list[str]:
@@ -66,12 +73,19 @@ def _of_chain(primary: Replication, follower: Replication | None) -> Iterator[st
             f"{count} replicas follow the primary ({names}): let one alone do so, and the others follow that one "
             "(REPLICAOF), then SENTINEL RESET on each Sentinel"
         )
+    if primary.copying:
+        yield "a replica still copies what the primary has: wait until it is done"
     if not primary.guarded:
         yield f"the primary takes writes without a replica: set {GUARD} on every server"
     if count == 1 and follower is None:
-        yield "the replica does not answer this user: it needs the same ACL as the primary"
+        yield (
+            "the replica does not answer this user: it needs the same ACL as the primary, and with TLS a certificate "
+            "that names it"
+        )
     if follower is not None and not follower.followers:
         yield "no spare follows the replica, which could take no writes when promoted: start one"
+    if follower is not None and follower.copying:
+        yield "a spare still copies what the replica has: wait until it is done"
     if follower is not None and not follower.guarded:
         yield f"the replica would take writes without a replica: set {GUARD} there"
 
@@ -83,12 +97,25 @@ def _of_sentinels(watches: Sequence[SentinelView | None]) -> Iterator[str]:
     if 0 < len(watches) < 3:
         yield f"there are {len(watches)} Sentinels: with fewer than 3 the loss of one can stop every fail-over"
     yield from sorted({f"a Sentinel has no quorum: {watch.fault}" for watch in told if watch.fault})
+    yield from sorted(set(_earlier([watch.named for watch in told])))
     if any(watch.tilt for watch in told):
         yield "a Sentinel is in TILT and promotes nobody for now: look at its clock and its load"
     if any(watch.replicas == 0 for watch in told):
         yield "a Sentinel does not know the replica yet: wait, or look at its password (sentinel auth-pass)"
     if any(watch.replicas > 1 for watch in told):
         yield "a Sentinel may promote a replica that does not confirm: SENTINEL RESET on each of them"
+
+
+def _earlier(named: Sequence[NamedPrimary]) -> Iterator[str]:
+    """Sentinels that name another primary than that of the latest election: who asks too few others is led there."""
+    newest = max(named, default=None)
+    for each in named:
+        if newest is not None and each.rank < newest.rank and each.node != newest.node:
+            (host, port), (now, now_port) = each.node, newest.node
+            yield (
+                f"Sentinels name different primaries, {host}:{port} and by a later election {now}:{now_port}: let them "
+                "reach each other, or start those that are wrong with a new file"
+            )
 
 
 Seen = tuple[Replication, Replication | None, list[SentinelView | None]]
@@ -198,6 +225,5 @@ async def _watch(several: SeveralServers, node: Node, place: Place) -> SentinelV
         return None
     if isinstance(row, Exception) or isinstance(about, Exception):
         return None
-    return SentinelView(
-        int(pairs(row)["num-slaves"]), b"sentinel_tilt:1" in about, str(quorum) if isinstance(quorum, Exception) else ""
-    )
+    found, fault = pairs(row), str(quorum) if isinstance(quorum, Exception) else ""
+    return SentinelView(named_in(found), int(found["num-slaves"]), b"sentinel_tilt:1" in about, fault)

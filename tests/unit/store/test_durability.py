@@ -7,6 +7,7 @@ import pytest
 from prorl_mq.errors import Unconfirmed
 from prorl_mq.store import scripts
 from prorl_mq.store.server import durability
+from prorl_mq.store.server.primary import NamedPrimary
 from prorl_mq.store.server.replicas import Replication, SentinelView, faults, standing
 
 pytestmark = pytest.mark.anyio
@@ -98,12 +99,17 @@ async def test_out_of_replicated_mode_nothing_is_waited_for(monkeypatch: pytest.
 
 
 GOOD = Replication((("h", 1),), guarded=True)
+FOLLOWED = "role:master\nconnected_slaves:1\nmin_slaves_good_slaves:1\nslave0:ip=h,port=1,state="
 SPARE = Replication((("s", 1),), guarded=True)
-VIEWS = [SentinelView(1, False, "")] * 3
+NOW = NamedPrimary((2, 0), ("p", 1))
+VIEWS = [SentinelView(NOW, 1, False, "")] * 3
 
 
 def test_a_chain_with_its_sentinels_is_accepted() -> None:
-    assert faults(GOOD, SPARE, VIEWS) == faults(GOOD, SPARE, []) == []
+    followed = standing(FOLLOWED + "online,offset=14,lag=0")
+    assert faults(followed, followed, VIEWS) == []
+    late = SentinelView(NamedPrimary((0, 0), NOW.node), 1, False, "")  # it has just started, and names the same one
+    assert faults(GOOD, SPARE, [*VIEWS, late]) == faults(GOOD, SPARE, []) == []
 
 
 @pytest.mark.parametrize(
@@ -112,15 +118,23 @@ def test_a_chain_with_its_sentinels_is_accepted() -> None:
         (Replication((), guarded=True), None, [], "no replica follows the primary"),
         (Replication((("a", 1), ("b", 2)), guarded=True), None, [], "2 replicas follow the primary (a:1, b:2)"),
         (Replication((("a", 1),), guarded=False), SPARE, [], "takes writes without a replica: set min-replicas"),
-        (GOOD, None, [], "does not answer this user"),
+        (GOOD, None, [], "does not answer this user: it needs the same ACL as the primary, and with TLS a certificate"),
         (GOOD, Replication((), guarded=True), [], "no spare follows the replica"),
         (GOOD, Replication((("s", 1),), guarded=False), [], "would take writes without a replica"),
+        (standing(FOLLOWED + "wait_bgsave"), SPARE, [], "a replica still copies what the primary has"),
+        (GOOD, standing(FOLLOWED + "online,offset=0"), [], "a spare still copies what the replica has"),
         (GOOD, SPARE, [*VIEWS[:2], None], "1 of 3 Sentinels do not answer"),
         (GOOD, SPARE, VIEWS[:1], "with fewer than 3"),
-        (GOOD, SPARE, [*VIEWS, SentinelView(1, False, "NOQUORUM 1")], "no quorum: NOQUORUM 1"),
-        (GOOD, SPARE, [*VIEWS, SentinelView(1, True, "")], "in TILT"),
-        (GOOD, SPARE, [*VIEWS, SentinelView(0, False, "")], "does not know the replica yet"),
-        (GOOD, SPARE, [*VIEWS, SentinelView(2, False, "")], "may promote a replica that does not confirm"),
+        (GOOD, SPARE, [*VIEWS, SentinelView(NOW, 1, False, "NOQUORUM 1")], "no quorum: NOQUORUM 1"),
+        (GOOD, SPARE, [*VIEWS, SentinelView(NOW, 1, True, "")], "in TILT"),
+        (GOOD, SPARE, [*VIEWS, SentinelView(NOW, 0, False, "")], "does not know the replica yet"),
+        (GOOD, SPARE, [*VIEWS, SentinelView(NOW, 2, False, "")], "may promote a replica that does not confirm"),
+        (
+            GOOD,
+            SPARE,
+            [*VIEWS, SentinelView(NamedPrimary((1, 0), ("old", 1)), 1, False, "")],
+            "name different primaries, old:1 and by a later election p:1",
+        ),
     ],
 )
 def test_what_cannot_carry_it_is_refused_with_what_to_do(
