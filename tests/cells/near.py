@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import httpx
@@ -40,6 +40,7 @@ class NearCell(Cell):
         self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"", *, within_s: float = 0
     ) -> CellAnswer:
         fault = self.town.next_fault()
+        await self.town.between()
         if self.down or fault == "request lost":
             raise CellLost(self, "it is down")
         answer = await self.client.request(method, target, headers=dict(headers), content=body)
@@ -57,6 +58,7 @@ class NearTown:
         self.cells: dict[str, NearCell] = {}
         self._left, self._fault = -1, ""
         self.asked = 0
+        self.between: Callable[[], Awaitable[None]] = nothing  # what others do before each request
 
     def fail(self, fault: str, *, after: int) -> None:
         """The request after so many others meets the fault."""
@@ -77,6 +79,10 @@ class NearTown:
             name: (await cell.client.get("/v1/runs/r/arrival", headers=bearer("acme"))).json()["state"]
             for name, cell in self.cells.items()
         }
+
+
+async def nothing() -> None:
+    """What others do meanwhile, unless a test says."""
 
 
 def bearer(tenant: str) -> dict[str, str]:
