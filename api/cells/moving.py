@@ -125,7 +125,8 @@ class Mover:
         return {"run_id": self._run, "cell": to.name, "state": "moved"}
 
     async def _looked(self) -> RunPlaces:
-        return await look(self._directory.cells, self._run, self._path + "/arrival" + self._query, self._headers)
+        target = self._path + "/arrival" + self._query
+        return await look(self._directory.cells, self._run, self._tenant, target, self._headers)
 
     async def _arrived(self, to: Cell, source: Cell, departure: str) -> bool:
         """Has the cell expect the run; True if the run has come there by this departure. Raises `Problem` (409)."""

@@ -1,5 +1,5 @@
-"""A run of DAPO batches, plain ones and forks moves back and forth, and its moves fail at any request, while its trainer
-submits, cancels and acknowledges and its jobs end. Run by `make test-cells`.
+"""A run of DAPO batches, plain ones and forks moves back and forth, and its moves fail at any request, while its
+trainer submits, cancels and acknowledges and its jobs end. Run by `make test-cells`.
 """
 
 import contextlib
@@ -58,7 +58,8 @@ class Trainer:
         side = self.sides[cell.name if cell is not None else self.rng.choice("ab")]
         if not await side.queue.command("EXISTS", side.queue.keys.run(RUN), side.queue.keys.away(RUN)):
             return
-        deed = self.rng.choice([self._dapo, self._plain, self._fork, self._cancel, *5 * [self._work], self._read])  # fmt: skip
+        deeds = [self._dapo, self._plain, self._fork, self._cancel, self._read, *5 * [self._work]]
+        deed = self.rng.choice(deeds)
         with contextlib.suppress(*ELSEWHERE):
             await deed(side)
 

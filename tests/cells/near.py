@@ -93,15 +93,26 @@ def token(tenant: str) -> str:
     return f"the-token-of-{tenant}"
 
 
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
 @contextlib.asynccontextmanager
-async def near(settings: RedisSettings, names: Sequence[str] = ("a", "b")) -> AsyncIterator[NearTown]:
-    """APIs without duties, on one Redis, for the tenants of `TENANTS`."""
+async def near(
+    settings: RedisSettings,
+    names: Sequence[str] = ("a", "b"),
+    tenants: Mapping[str, tuple[str, ...] | None] = TENANTS,
+) -> AsyncIterator[NearTown]:
+    """APIs without duties, on one Redis, for some tenants, each with the backends that it may add."""
     made = NearTown()
-    tokens = {tenant: hashlib.sha256(token(tenant).encode()).digest() for tenant in TENANTS}
+    tokens = {tenant: _digest(token(tenant)) for tenant in tenants}
+    readers = {tenant: _digest(f"reads-for-{tenant}") for tenant in tenants}
     async with contextlib.AsyncExitStack() as stack:
         for name in names:
             place = replace(settings, namespace=f"near-{name}")
-            app = create_app(ApiSettings(redis=place, tokens=tokens, backends=TENANTS), maintained=False)
+            app = create_app(
+                ApiSettings(redis=place, tokens=tokens, readers=readers, backends=tenants), maintained=False
+            )
             await stack.enter_async_context(app.router.lifespan_context(app))
             transport = httpx.ASGITransport(app)
             client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
