@@ -246,8 +246,8 @@ test-ha: setup  ## fail-overs of replicated mode on both servers, partitions (as
 	done; \
 	$(PY) -m bench.ha || failed=1; exit $$failed
 
-test-cells: setup  ## a namespace on a real cluster of six nodes: its slot moves under load, primaries die, a slot is lost, TLS; the router of several; moves of runs that fail at every request (six minutes)
-	$(PY) -m pytest -q tests/cells tests/cells/faults.py tests/cells/moves.py
+test-cells: setup  ## a namespace on a real cluster of six nodes: its slot moves under load, primaries die, a slot is lost, TLS; the router of several; moves of runs, of DAPO batches and forks too, that fail at every request (eight minutes)
+	$(PY) -m pytest -q tests/cells tests/cells/faults.py tests/cells/moves.py tests/cells/moves_of_batches.py
 
 test-upgrade: setup  ## a service goes to an older release and back with `prorl-mq upgrade`, its backlog full (a minute)
 	$(PY) -m pytest -q tests/chaos/upgrade.py

@@ -29,6 +29,7 @@ from api.hosts import OwnPages
 from api.places import STREAMS, Holding, Places
 from api.problems import Problem, unavailable
 from api.request.bodies import render
+from api.request.parameters import check_query
 from api.routes.pools import BackendList, PoolList
 from api.routes.runs import RunList
 from api.routes.service import Access, Readiness
@@ -82,13 +83,19 @@ class Router:
     async def move(self, request: Request) -> Response:
         """Moves a run to another cell, when nothing of it is in flight; says how far that is; or has it back."""
         run, tenant = request.path_params["id"], request.query_params.get("tenant", "")
-        if not _NAME.match(run) or (tenant and not _NAME.match(tenant)):
-            raise Problem(404, f"there is no run {run[:200]!r}: names have letters, digits, '_', '.', '-' only")
+        check_query(request, ("tenant", "lost") if request.method == HTTPMethod.DELETE else ("tenant",))
+        for kind, name in (("run", run), ("tenant", tenant or "none")):
+            if not _NAME.match(name):
+                detail = f"there is no {kind} {name[:200]!r}: names have letters, digits, '_', '.', '-' only"
+                raise Problem(404, detail, field=kind)
+        lost = request.query_params.get("lost", "false")
+        if lost not in {"true", "false"}:
+            raise Problem(422, f"lost is true or false, not {lost[:50]!r}", field="lost")
         mover = Mover(self.directory, run, request.headers, tenant)
         if request.method in READS:
             return render(request, await mover.progress())
         if request.method == HTTPMethod.DELETE:
-            return render(request, await mover.back(lost=request.query_params.get("lost") == "true"))
+            return render(request, await mover.back(lost=lost == "true"))
         with Holding(_caller(request)) as holding:
             try:
                 order = decode_json(await self._body(request, holding), MoveOrder)
@@ -331,7 +338,7 @@ def _address(body: bytes) -> str:
 
 
 def _no_cell(name: str, cells: Sequence[Cell]) -> NoReturn:
-    detail = f"there is no cell {name[:96]!r}: {', '.join(cell.name for cell in cells)}"
+    detail = f"there is no cell {name[:96]!r}: the router's file names {', '.join(cell.name for cell in cells)}"
     raise Problem(404, detail, field="cell")
 
 

@@ -134,7 +134,8 @@ class Mover:
             await self._ask(cell, HTTPMethod.POST, "/arrival/over", {"id": departure})
 
     async def _looked(self) -> RunPlaces:
-        return await look(self._directory.cells, self._run, self._path + "/arrival" + self._query, self._headers)
+        target = self._path + "/arrival" + self._query
+        return await look(self._directory.cells, self._run, self._tenant, target, self._headers)
 
     async def _arrived(self, to: Cell, source: Cell, departure: str) -> bool:
         """Has the cell expect the run; True if the run has come there by this departure. Raises `Problem` (409)."""

@@ -16,9 +16,10 @@ NOWHERE = RunPlace(state="none")
 
 
 class RunPlaces(NamedTuple):
-    """The answers of the cells, and those that have given none."""
+    """The answers of the cells, and those that have given none. `tenant`: another one than the caller's, or empty."""
 
     run: str
+    tenant: str
     by_cell: Mapping[str, tuple[Cell, RunPlace]]
     silent: Mapping[str, CellLost]
 
@@ -46,7 +47,13 @@ class RunPlaces(NamedTuple):
             return min(found, key=lambda cell: cell is to)
         if self.silent:
             raise unavailable(f"{next(iter(self.silent.values()))}, and may have run {self.run!r}: try again")
-        raise Problem(404, f"there is no run {self.run!r} in any cell")
+        whose = f"tenant {self.tenant!r} has" if self.tenant else "your tenant has"
+        hint = (
+            ""
+            if self.tenant
+            else ": an operator names another tenant, as TENANT:RUN in the command, ?tenant= over HTTP"
+        )
+        raise Problem(404, f"{whose} no run {self.run!r} in any cell{hint}")
 
     def remembered(self) -> list[tuple[Cell, str]]:
         """The cells that keep the departure by which the run came to them, though the cell that it left has removed it;
@@ -63,7 +70,7 @@ class RunPlaces(NamedTuple):
         ]
 
 
-async def look(cells: Mapping[str, Cell], run: str, target: str, headers: Mapping[str, str]) -> RunPlaces:
+async def look(cells: Mapping[str, Cell], run: str, tenant: str, target: str, headers: Mapping[str, str]) -> RunPlaces:
     """Asks all cells. Raises `CellRefusal`, and `Problem` (502) for one whose release moves no runs."""
 
     async def one(cell: Cell) -> RunPlace | CellLost:
@@ -80,6 +87,7 @@ async def look(cells: Mapping[str, Cell], run: str, target: str, headers: Mappin
     told = dict(zip(cells.values(), await asyncio.gather(*map(one, cells.values())), strict=True))
     return RunPlaces(
         run,
+        tenant,
         {cell.name: (cell, each) for cell, each in told.items() if isinstance(each, RunPlace)},
         {cell.name: each for cell, each in told.items() if isinstance(each, CellLost)},
     )

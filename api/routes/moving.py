@@ -94,7 +94,10 @@ def moved(request: Request, run: RunRef, tenant: str) -> RunRef:
     Raises `Problem` (403) for a tenant without its operator's rights: it could write what no check has seen.
     """
     if service_of(request).registrar.rights.of(caller_of(request).tenant, has_user=True) is not None:
-        detail = f'only an operator moves runs: a token whose tenant has backends = ["{ANY}"] in the tokens file'
+        detail = (
+            "only an operator moves runs, or sees where another tenant's are: a token whose tenant has "
+            f'backends = ["{ANY}"] in the tokens file'
+        )
         raise Problem(403, detail, kind="operators-only")
     return run_ref(TenantId(tenant), public(run)) if tenant else run
 

@@ -54,7 +54,11 @@ async def _tell(client: AsyncClient, name: str, tenant: str | None, cell: str) -
         with contextlib.suppress(ServiceError):
             now = await client.move_of_run(name, tenant=tenant)
             waits = now.state == "there" and now.cell != cell
-            text = f"run {name} is in {now.cell} and waits until its jobs have ended" if waits else move_text(now)
+            text = (
+                f"run {name} is in {now.cell} until its jobs have ended and {cell} takes it"
+                if waits
+                else move_text(now)
+            )
             if text != said:
                 said = text
                 print(f"prorl-mq: {text}", file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -28,7 +29,14 @@ async def run(given: argparse.Namespace) -> int:
 async def _run(given: argparse.Namespace) -> None:
     changes = _changes(given, RunSettings)
     async with reach(given, patience_s=5) as client:
-        known = {each.run_id: each for each in await client.runs()}
+        found = await client.runs()
+        known, lost = {each.run_id: each for each in found}, ", ".join(found.unavailable)
+        if given.name is not None and given.name not in known and lost:  # its settings are not known to be the defaults
+            raise ConfigurationError(
+                f"cell {lost} does not answer, and may have run {given.name!r}: try again when it does"
+            )
+        if lost:
+            print(f"prorl-mq: cell {lost} does not answer: its runs are missing here", file=sys.stderr)
         if given.name is None:
             print(json_text(list(known.values())) if given.json else run_table(known))
             return
@@ -37,8 +45,8 @@ async def _run(given: argparse.Namespace) -> None:
             known[given.name] = await client.configure_run(given.name, _changed(now, changes))
     if given.name not in known:
         raise ConfigurationError(f"there is no run {given.name!r}: there are {', '.join(known) or 'none'}")
-    found = known[given.name]
-    print(json_text(found) if given.json else run_table({given.name: found}))
+    one = known[given.name]
+    print(json_text(one) if given.json else run_table({given.name: one}))
 
 
 async def _tenant(given: argparse.Namespace) -> None:

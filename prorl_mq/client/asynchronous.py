@@ -19,7 +19,16 @@ from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, ForkOrder, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import PAUSE_MS, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunMove, RunStatus
+from prorl_mq.schema.status import (
+    PAUSE_MS,
+    CancelAnswer,
+    ForkAnswer,
+    PauseAnswer,
+    PauseOrder,
+    RunMove,
+    RunsFound,
+    RunStatus,
+)
 from prorl_mq.schema.strict import Misfit, closest, convert
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
@@ -161,8 +170,10 @@ class AsyncClient:
         made = settings if isinstance(settings, RunSettings) else _made(settings, RunSettings)
         return await self._persistently(lambda: self._door.configure_run(run_id, made))
 
-    async def runs(self) -> list[RunStatus]:
-        """The tenant's runs: what each holds, its settings, and why its groups wait."""
+    async def runs(self) -> RunsFound:
+        """The tenant's runs: what each holds, its settings, and why its groups wait. Those of the cells that its
+        `unavailable` names are missing.
+        """
         return await self._persistently(self._door.runs)
 
     async def move_run(self, run_id: str, cell: str, *, within_s: float = 30.0, tenant: str | None = None) -> RunMove:

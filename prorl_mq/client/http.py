@@ -21,7 +21,16 @@ from prorl_mq.schema import rendezvous
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, ForkOrder, GroupRecord, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import BatchReport, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunMove, RunStatus
+from prorl_mq.schema.status import (
+    BatchReport,
+    CancelAnswer,
+    ForkAnswer,
+    PauseAnswer,
+    PauseOrder,
+    RunMove,
+    RunsFound,
+    RunStatus,
+)
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
@@ -53,6 +62,7 @@ class _Acked(msgspec.Struct, frozen=True):
 
 class _Runs(msgspec.Struct, frozen=True):
     runs: list[RunStatus]
+    unavailable: list[str] = []
 
 
 class _Backend(msgspec.Struct, frozen=True):
@@ -121,8 +131,9 @@ class HttpDoor:
     async def configure_run(self, run_id: str, settings: RunSettings) -> RunStatus:
         return await self._ask("PUT", f"/v1/runs/{quote(run_id, safe='')}", RunStatus, body=settings)
 
-    async def runs(self) -> list[RunStatus]:
-        return (await self._ask("GET", "/v1/runs", _Runs)).runs
+    async def runs(self) -> RunsFound:
+        told = await self._ask("GET", "/v1/runs", _Runs)
+        return RunsFound(told.runs, told.unavailable)
 
     async def move(self, method: str, run_id: str, about: Mapping[str, Any], query: Mapping[str, str], /) -> RunMove:
         path = f"/v1/runs/{quote(run_id, safe='')}/move"

@@ -39,7 +39,16 @@ from prorl_mq.schema.intake import (
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, ForkOrder, GroupRecord, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import BatchReport, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunMove, RunStatus
+from prorl_mq.schema.status import (
+    BatchReport,
+    CancelAnswer,
+    ForkAnswer,
+    PauseAnswer,
+    PauseOrder,
+    RunMove,
+    RunsFound,
+    RunStatus,
+)
 from prorl_mq.schema.strict import Misfit
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
@@ -134,8 +143,8 @@ class RedisDoor:
     async def configure_run(self, run_id: str, settings: RunSettings) -> RunStatus:
         return await self._tell(run_id, Configure(reply=_reply(), settings=settings), RunStatus)
 
-    async def runs(self) -> list[RunStatus]:
-        return await self._tell(SERVICE, ListRuns(reply=_reply()), list[RunStatus])
+    async def runs(self) -> RunsFound:
+        return RunsFound(await self._tell(SERVICE, ListRuns(reply=_reply()), list[RunStatus]))
 
     async def move(self, _: str, run_id: str, _about: Mapping[str, Any], _query: Mapping[str, str], /) -> RunMove:
         raise ServiceError(f"a router of cells moves run {run_id!r}: give its address, http://HOST:PORT", status=422)

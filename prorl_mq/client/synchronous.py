@@ -13,7 +13,7 @@ from prorl_mq.schema.ids import DEFAULT_TENANT
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import PAUSE_MS, CancelAnswer, ForkAnswer, PauseAnswer, RunMove, RunStatus
+from prorl_mq.schema.status import PAUSE_MS, CancelAnswer, ForkAnswer, PauseAnswer, RunMove, RunsFound, RunStatus
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
@@ -109,8 +109,10 @@ class Client(Threaded):
         """Puts weight and quotas in place of those the run had; what is left out is the default."""
         return self._run(self._client.configure_run(run_id, settings))
 
-    def runs(self) -> list[RunStatus]:
-        """The tenant's runs: what each holds, its settings, and why its groups wait."""
+    def runs(self) -> RunsFound:
+        """The tenant's runs: what each holds, its settings, and why its groups wait. Those of the cells that its
+        `unavailable` names are missing.
+        """
         return self._run(self._client.runs())
 
     def move_run(self, run_id: str, cell: str, *, within_s: float = 30.0, tenant: str | None = None) -> RunMove:

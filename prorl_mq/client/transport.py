@@ -7,7 +7,16 @@ from prorl_mq.errors import ServiceError
 from prorl_mq.schema.messages import BatchAccepted, BatchRequest, BatchStatus, ForkOrder, GroupRecord, JobStatus
 from prorl_mq.schema.policy import PolicyStatus
 from prorl_mq.schema.settings import RunSettings
-from prorl_mq.schema.status import BatchReport, CancelAnswer, ForkAnswer, PauseAnswer, PauseOrder, RunMove, RunStatus
+from prorl_mq.schema.status import (
+    BatchReport,
+    CancelAnswer,
+    ForkAnswer,
+    PauseAnswer,
+    PauseOrder,
+    RunMove,
+    RunsFound,
+    RunStatus,
+)
 from prorl_mq.schema.timeline import Timeline
 from prorl_mq.schema.trajectory import Trajectory
 from prorl_mq.schema.turns import LoggedTurns
@@ -71,7 +80,7 @@ class Door(Protocol):
 
     async def configure_run(self, run_id: str, settings: RunSettings) -> RunStatus: ...
 
-    async def runs(self) -> list[RunStatus]: ...
+    async def runs(self) -> RunsFound: ...
 
     async def move(self, method: str, run_id: str, about: Mapping[str, Any], query: Mapping[str, str], /) -> RunMove:
         """A call of the router of several cells."""

@@ -1,6 +1,6 @@
 """Answers to clients about runs, batches, cancels and pauses."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
@@ -27,6 +27,14 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     unacked_bytes: int  # of closed groups that are not acknowledged
     why: str  # its next group waits
     paused_until_ms: int | None = None  # nothing of it is admitted before; null: it is not paused
+
+
+class RunsFound(list[RunStatus]):
+    """The runs of a tenant. `unavailable`: cells that gave a router no answer, so that their runs are missing here."""
+
+    def __init__(self, runs: Iterable[RunStatus], unavailable: Sequence[str] = ()) -> None:
+        super().__init__(runs)
+        self.unavailable = unavailable
 
 
 class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import httpx
@@ -40,6 +40,7 @@ class NearCell(Cell):
         self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"", *, within_s: float = 0
     ) -> CellAnswer:
         fault = self.town.next_fault()
+        await self.town.between()
         if self.down or fault == "request lost":
             raise CellLost(self, "it is down")
         answer = await self.client.request(method, target, headers=dict(headers), content=body)
@@ -57,6 +58,7 @@ class NearTown:
         self.cells: dict[str, NearCell] = {}
         self._left, self._fault = -1, ""
         self.asked = 0
+        self.between: Callable[[], Awaitable[None]] = nothing  # what others do before each request
 
     def fail(self, fault: str, *, after: int) -> None:
         """The request after so many others meets the fault."""
@@ -79,6 +81,10 @@ class NearTown:
         }
 
 
+async def nothing() -> None:
+    """What others do meanwhile, unless a test says."""
+
+
 def bearer(tenant: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token(tenant)}"}
 
@@ -87,15 +93,26 @@ def token(tenant: str) -> str:
     return f"the-token-of-{tenant}"
 
 
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
 @contextlib.asynccontextmanager
-async def near(settings: RedisSettings, names: Sequence[str] = ("a", "b")) -> AsyncIterator[NearTown]:
-    """APIs without duties, on one Redis, for the tenants of `TENANTS`."""
+async def near(
+    settings: RedisSettings,
+    names: Sequence[str] = ("a", "b"),
+    tenants: Mapping[str, tuple[str, ...] | None] = TENANTS,
+) -> AsyncIterator[NearTown]:
+    """APIs without duties, on one Redis, for some tenants, each with the backends that it may add."""
     made = NearTown()
-    tokens = {tenant: hashlib.sha256(token(tenant).encode()).digest() for tenant in TENANTS}
+    tokens = {tenant: _digest(token(tenant)) for tenant in tenants}
+    readers = {tenant: _digest(f"reads-for-{tenant}") for tenant in tenants}
     async with contextlib.AsyncExitStack() as stack:
         for name in names:
             place = replace(settings, namespace=f"near-{name}")
-            app = create_app(ApiSettings(redis=place, tokens=tokens, backends=TENANTS), maintained=False)
+            app = create_app(
+                ApiSettings(redis=place, tokens=tokens, readers=readers, backends=tenants), maintained=False
+            )
             await stack.enter_async_context(app.router.lifespan_context(app))
             transport = httpx.ASGITransport(app)
             client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)

@@ -160,10 +160,10 @@ async def test_a_run_whose_new_cell_has_no_room_comes_back(here: NearTown) -> No
 async def test_an_operator_moves_another_tenants_run_and_a_guest_moves_none(here: NearTown) -> None:
     a, b = here.cells["a"], here.cells["b"]
     await published(a.queue)
-    with pytest.raises(Problem, match="there is no run 'r' in any cell"):
+    with pytest.raises(Problem, match="your tenant has no run 'r' in any cell: an operator names another tenant"):
         await here.mover("operators").move(b, within_s=0)
     for mover in (here.mover("guest", of="acme"), here.mover("guest")):
-        with pytest.raises((CellRefusal, Problem), match=r"only an operator moves runs|there is no run"):
+        with pytest.raises((CellRefusal, Problem), match=r"only an operator moves runs|has no run"):
             await mover.move(b, within_s=0)
     assert (await here.mover("operators", of="acme").move(b, within_s=0))["state"] == "moved"
     await whole_in(here, "b", {"waits"})

@@ -270,6 +270,25 @@ async def test_who_may_only_read_follows_a_run_that_has_moved(noted: bool) -> No
         assert (answer.status_code, answer.headers["x-prorl-cell"]) == (200, "a")
 
 
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("tennant=t", "did you mean 'tenant'"),
+        ("tenant=t&tenant=u", "occurs twice"),
+        ("tenant=t%3Au", "there is no tenant 't:u'"),
+        ("lost=yes", "lost is true or false, not 'yes'"),
+        ("los=true", "did you mean 'lost'"),
+    ],
+)
+async def test_a_misspelled_move_asks_no_cell(query: str, said: str) -> None:
+    """It would concern the caller's own run of that name, or take one back that was not said to be lost."""
+    async with papers("a") as cells, routed(**urls(cells)) as client:
+        answer = await client.delete(f"/v1/runs/r/move?{query}")
+        assert answer.status_code in {404, 422}
+        assert said in answer.json()["detail"]
+        assert cells["a"].asked == []
+
+
 async def test_a_backend_goes_to_the_cell_that_its_caller_names() -> None:
     async with papers("a", "b") as cells, routed(**urls(cells)) as client:
         for name in ("a", "b"):

@@ -130,7 +130,7 @@ async def test_a_run_moves_while_another_runs_and_ends_with_each_result_once(
             assert await asyncio.to_thread(main, ["move", "back", "r", *words[:2]]) == 0
             assert capsys.readouterr().out == "run r is in a\n"
             assert await asyncio.to_thread(main, ["move", "to", "r", "nowhere", *words]) == 1
-            assert "there is no cell 'nowhere': a, b" in capsys.readouterr().err
+            assert "there is no cell 'nowhere': the router's file names a, b" in capsys.readouterr().err
             assert await asyncio.to_thread(main, ["move", "show", "r", "--url", here.urls["a"]]) == 2
             assert "is no router of several cells" in capsys.readouterr().err
         await busy.finish(held)

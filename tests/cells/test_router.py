@@ -12,6 +12,7 @@ import pytest
 
 from api.cells.cell import Cell
 from api.cells.directory import Directory
+from prorl_mq.cli import main
 from prorl_mq.client.asynchronous import AsyncClient
 from prorl_mq.schema.messages import BatchRequest, GroupRequest, Task
 from prorl_mq.store.server.connection import RedisSettings
@@ -90,7 +91,7 @@ async def test_two_routers_at_once_place_a_run_in_one_cell(here: Town, noted: bo
     assert counts == ({1} if noted else {2})
 
 
-async def test_a_lost_cell_stops_its_own_runs_alone(here: Town) -> None:
+async def test_a_lost_cell_stops_its_own_runs_alone(here: Town, capsys: pytest.CaptureFixture[str]) -> None:
     async with router(here.file) as client:
         named = homes()
         first = [runs[0] for runs in named.values()]
@@ -109,6 +110,12 @@ async def test_a_lost_cell_stops_its_own_runs_alone(here: Town) -> None:
         runs = await one(client, "/v1/runs")
         assert runs["unavailable"] == [lost]
         assert {each["run_id"] for each in runs["runs"]} == {run for run, cell in held.items() if cell != lost}
+        at = ("--url", str(client.base_url))
+        assert await asyncio.to_thread(main, ["run", *at]) == 0
+        assert f"cell {lost} does not answer: its runs are missing" in capsys.readouterr().err
+        for words in ([], ["--weight", "3"]):  # what else it was set to is not known, and would be the default
+            assert await asyncio.to_thread(main, ["run", first[0], *words, *at]) == 2
+            assert f"cell {lost} does not answer, and may have run {first[0]!r}" in capsys.readouterr().err
         refused = await one(client, f"/v1/runs/{first[0]}", 503)
         assert f"cell {lost} does not answer" in refused["detail"]
         for home, names in named.items():

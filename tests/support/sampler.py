@@ -72,8 +72,7 @@ class Sampler:
             await command("DEL", keys.draw_bell)
             await self.replenishing.look_around()
             await self.admit()
-            while await command("XLEN", keys.due):
-                await self.settling.turn()
+            await self.settle()
             if not await self.obey() and not await command("EXISTS", keys.draw_bell, keys.backlog(RUN)):
                 return
 
@@ -81,8 +80,19 @@ class Sampler:
         """Everything in the backlog, and the worker takes it."""
         for ref in await self.queue.command("ZRANGE", self.queue.keys.backlog(RUN), 0, -1):
             await self.queue.store.admit(RUN, [await self.queue.wanted(GroupRef(ref.decode()))])
+        await self.claim()
+
+    async def claim(self) -> None:
+        """The worker takes all jobs that are queued."""
         while held := await self.queue.take(Stage.INIT, count=64):
             self.held |= {each.ref: each for each in held}
+
+    async def settle(self) -> bool:
+        """Every verdict that is due; whether there was any."""
+        due = bool(await self.queue.command("XLEN", self.queue.keys.due))
+        while await self.queue.command("XLEN", self.queue.keys.due):
+            await self.settling.turn()
+        return due
 
     async def obey(self) -> bool:
         """The worker confirms what it was told to stop; whether there was anything."""

@@ -8,7 +8,11 @@ import { runsTable } from "./overview.js";
 export const title = () => "Runs";
 export const topic = () => "";
 export const load = (_, signal) => get("runs", { signal });
-export const view = ({ runs }) => [heading("Runs"), viewing ? ended(runs) : runsTable(runs)];
+export const view = ({ runs, unavailable = [] }) => [
+  heading("Runs"),
+  unavailable.map((cell) => h("p", { class: "why" }, `cell ${cell} does not answer: its runs are missing here`)),
+  viewing ? ended(runs) : runsTable(runs),
+];
 
 function ended(runs) {
   const columns = [
