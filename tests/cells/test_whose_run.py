@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any
 
 import httpx
@@ -134,13 +135,11 @@ async def test_the_router_and_the_command_move_no_run_of_another_tenant(
     async with routed(here) as client:
         for tenant in OTHERS:
             for method, query in (("GET", {}), ("POST", {}), ("DELETE", {}), ("DELETE", {"lost": "true"})):
-                about = {
-                    "headers": bearer(tenant),
-                    "json": {"cell": "b", "within_s": 0} if method == "POST" else None,
-                }
-                named = await client.request(method, "/v1/runs/r/move", params={**query, "tenant": "acme"}, **about)
+                ask = partial(client.request, method, "/v1/runs/r/move", headers=bearer(tenant))
+                ask = partial(ask, json={"cell": "b", "within_s": 0}) if method == "POST" else ask
+                named = await ask(params={**query, "tenant": "acme"})
                 assert (named.status_code, REFUSED in named.text) == (403, True), named.text
-                own = await client.request(method, "/v1/runs/r/move", params=query, **about)
+                own = await ask(params=query)
                 assert own.status_code == 404, own.text
         monkeypatch.setenv("PRORL_URL", str(client.base_url))
         monkeypatch.setenv("PRORL_TOKEN", bearer("guest")["authorization"].removeprefix("Bearer "))

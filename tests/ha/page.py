@@ -267,7 +267,7 @@ async def test_a_sentinel_that_was_down_while_a_spare_was_promoted_by_hand(tmp_p
             page.watch_as_before("S")
         await until_answers(page)
         await tune(page)
-        if anew:
+        if again:
             await writers.whole()
             assert await writers.lost() == set()
         else:
