@@ -238,8 +238,8 @@ async def test_a_chain_that_is_set_up_as_written_outlives_what_the_page_says(tmp
         assert await writers.repeated() == {"already"}
 
 
-@pytest.mark.parametrize("anew", [True, False])
-async def test_a_sentinel_that_was_down_while_a_spare_was_promoted_by_hand(tmp_path: Path, anew: bool) -> None:
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_sentinel_that_was_down_while_a_spare_was_promoted_by_hand(tmp_path: Path, again: bool) -> None:
     """The control: with its own file it leads the others to a server that the operator has not promoted."""
     now = {"P": "R", "R": "S", "S": "P"}
     async with followed(tmp_path) as (page, writers):
@@ -261,7 +261,7 @@ async def test_a_sentinel_that_was_down_while_a_spare_was_promoted_by_hand(tmp_p
             page.start(host)
         await until(lambda: followed_by_one(page, "P"))
         await until(lambda: followed_by_one(page, "R"))
-        if anew:
+        if again:
             page.watch("S")
         else:
             page.watch_as_before("S")
