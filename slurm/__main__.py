@@ -173,13 +173,12 @@ async def _cancel(deployment: Deployment, given: argparse.Namespace) -> int:
     deployment = places.whole(deployment)
     if not given.names or WATCH in given.names:
         await _end_watch(deployment)
-    there = await tasks(deployment)
-    found = _tasks_named(deployment, [task for task in there if task.alive], given.names)
+    found = _tasks_named(deployment, await _alive(deployment), given.names)
     workers = [task.id for task in found if task.working and task.job in deployment.arrays]
     others = [task.id for task in found if task.id not in workers]
     if workers:
         with contextlib.suppress(OSError, ConfigurationError):
-            places.note_killed(deployment, workers, [task.id for task in there])
+            places.note_killed(deployment, workers)
         await commands.kill(workers)
     if others:
         await commands.cancel(others)  # Redis and the API close what they have open

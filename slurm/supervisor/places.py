@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from slurm.spec import Deployment
 from slurm.supervisor.lock import WatchLock
 
 LEASE_S: Final = 30.0
+KILLED: Final = 1_000  # earlier tasks that stay noted as killed: Slurm forgets a task some minutes after its end
 
 
 def directory(shared: str | Path) -> Path:
@@ -45,11 +46,12 @@ def killed(shared: str | Path) -> frozenset[str]:
         return frozenset()
 
 
-def note_killed(deployment: Deployment, ids: Iterable[str], known: Iterable[str]) -> None:
-    """Adds tasks; of earlier ones those stay that Slurm still knows."""
+def note_killed(deployment: Deployment, ids: Collection[str]) -> None:
+    """Adds tasks behind the newest earlier ones, also of arrays that are in the spec no longer and may come back."""
     place = node_state.private(directory(deployment.shared), os.getuid())
+    before = sorted(killed(deployment.shared) - {*ids}, key=lambda task: int(task.partition("_")[0]))
     new = place / "killed.new"
-    new.write_bytes(msgspec.json.encode(sorted((killed(deployment.shared) & set(known)) | set(ids))))
+    new.write_bytes(msgspec.json.encode([*before[-KILLED:], *ids]))
     new.replace(place / "killed.json")
 
 

@@ -262,6 +262,8 @@ def test_what_cancel_has_killed_does_not_count_as_failed(
     lines = [f"17_{place}|d.node|{{}}|n1|1:00|59:00|None\n" for place in range(3)]
     fake.answers("squeue", "".join(lines).format("RUNNING", "RUNNING", "RUNNING"))
     prorl("cancel", "node")
+    fake.answers("squeue", "18_0|d.node|RUNNING|n1|1:00|59:00|None\n")  # as Slurm tells of other arrays alone
+    prorl("cancel", "18_0")
     fake.answers("squeue", "".join(lines).format("FAILED", "FAILED", "FAILED"))
     if not noted:
         (tmp_path / "shared" / "watch" / "killed.json").unlink()
