@@ -22,11 +22,14 @@ def directory(shared: str | Path) -> Path:
 
 
 def keep(deployment: Deployment) -> None:
-    """Writes the deployment for supervisors that are jobs: they follow what was submitted last."""
+    """Writes the deployment for supervisors that are jobs: they follow what was submitted last. Beside it lies all that
+    was ever submitted.
+    """
     place = node_state.private(directory(deployment.shared), os.getuid())
-    new = place / "deployment.new"
-    new.write_bytes(msgspec.json.encode(deployment))
-    new.replace(place / "deployment.json")
+    for name, content in (("submitted", whole(deployment)), ("deployment", deployment)):
+        new = place / f"{name}.new"
+        new.write_bytes(msgspec.json.encode(content))
+        new.replace(place / f"{name}.json")
 
 
 def known(shared: str | Path) -> Deployment:
@@ -58,9 +61,12 @@ def note_killed(deployment: Deployment, ids: Collection[str]) -> None:
 def whole(deployment: Deployment) -> Deployment:
     """With the jobs that were submitted once and stand in its file no more: they may still run."""
     try:
-        kept = known(deployment.shared)
-    except ConfigurationError:
-        return deployment
+        kept = msgspec.json.decode((directory(deployment.shared) / "submitted.json").read_bytes(), type=Deployment)
+    except (OSError, msgspec.MsgspecError):  # of an earlier release, or none
+        try:
+            kept = known(deployment.shared)
+        except ConfigurationError:
+            return deployment
     if kept.name != deployment.name:
         return deployment
     return msgspec.structs.replace(

@@ -285,6 +285,7 @@ def test_what_was_taken_out_of_the_file_is_ended_too(
     spec.write_text(text + '[arrays.old]\nkind = "run"\n[watch]\n')
     prorl("submit")
     spec.write_text(text)
+    prorl("submit")
     if not seen:
         monkeypatch.setattr(places, "whole", lambda deployment: deployment)
     fake.answers("squeue", OUT_OF_THE_FILE)

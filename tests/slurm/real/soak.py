@@ -347,7 +347,8 @@ async def swept(site: Site, faults: Faults) -> None:
     node = {**common, "count": 1, "least": 1, "most": 1, "time": "20:00"}
     site.arrays = {f"sweep-{name}": {**node, "sbatch": [f"--nodelist={name}"]} for name in NODES}
     site.prorl("submit")  # which the supervisor follows
-    site.prorl("cancel", *before)
+    for name in before:  # which a spec that has them no longer does not name
+        faults.cluster.run("scancel", "--name", site.job(name))
 
     async def clean() -> bool:
         await asyncio.sleep(0.5)
