@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -25,11 +25,15 @@ def keep(deployment: Deployment) -> None:
     """Writes the deployment for supervisors that are jobs: they follow what was submitted last. Beside it lies all that
     was ever submitted.
     """
-    place = node_state.private(directory(deployment.shared), os.getuid())
-    for name, content in (("submitted", whole(deployment)), ("deployment", deployment)):
-        new = place / f"{name}.new"
-        new.write_bytes(msgspec.json.encode(content))
-        new.replace(place / f"{name}.json")
+    _write(deployment.shared, "submitted", whole(deployment))
+    _write(deployment.shared, "deployment", deployment)
+
+
+def _write(shared: str | Path, name: str, content: Any) -> None:
+    place = node_state.private(directory(shared), os.getuid())
+    new = place / f"{name}.new"
+    new.write_bytes(msgspec.json.encode(content))
+    new.replace(place / f"{name}.json")
 
 
 def known(shared: str | Path) -> Deployment:
@@ -51,11 +55,8 @@ def killed(shared: str | Path) -> frozenset[str]:
 
 def note_killed(deployment: Deployment, ids: Collection[str]) -> None:
     """Adds tasks behind the newest earlier ones, also of arrays that are in the spec no longer and may come back."""
-    place = node_state.private(directory(deployment.shared), os.getuid())
     before = sorted(killed(deployment.shared) - {*ids}, key=lambda task: int(task.partition("_")[0]))
-    new = place / "killed.new"
-    new.write_bytes(msgspec.json.encode([*before[-KILLED:], *ids]))
-    new.replace(place / "killed.json")
+    _write(deployment.shared, "killed", [*before[-KILLED:], *ids])
 
 
 def whole(deployment: Deployment) -> Deployment:
