@@ -24,6 +24,8 @@ STOP_S = 2.0  # for telling the server so
 GRACE_S = 20.0  # beyond a command's own time: stopping it takes the server up to two seconds
 HEADER_LIMIT = 8 << 20  # what is larger was not written by our server
 PAYLOAD_LIMIT = 256 << 20
+TOLD = frozenset({"bash", "ipython", "run"})  # whose output ends with what became of limits
+OVERRUN = b"\n[over the memory limit: the kernel killed the process that had most]\n"
 
 
 class WireAnswer(NamedTuple):
@@ -42,8 +44,10 @@ class Dial(Protocol):
         """
         ...
 
-    def heard(self, handle: SandboxHandle) -> None:
-        """The server has answered just now."""
+    def heard(self, handle: SandboxHandle) -> bool:
+        """The server has answered just now. True if the kernel has ended processes for the sandbox's limit of memory
+        since it answered before.
+        """
         ...
 
     async def lost(self, handle: SandboxHandle, error: Exception) -> SandboxError:
@@ -64,6 +68,7 @@ class UnixDial:
     def __init__(self) -> None:
         self._overruns: cgroup.Overruns | None = None
         self._before = 0  # until it was last heard of
+        self._told = 0
 
     async def connect(self, handle: SandboxHandle) -> socket.socket:
         made = socket.socket(socket.AF_UNIX)
@@ -71,13 +76,17 @@ class UnixDial:
             made.setblocking(False)
             with label.socket_address(Path(handle.directory)) as address:
                 await asyncio.get_running_loop().sock_connect(made, address)
+            if self._overruns is None:
+                self._told = self._counted(handle)  # those before are told already, or another client's
         except BaseException:
             made.close()
             raise
         return made
 
-    def heard(self, handle: SandboxHandle) -> None:
+    def heard(self, handle: SandboxHandle) -> bool:
         self._before = self._counted(handle)
+        told, self._told = self._told, self._before
+        return self._before > told
 
     async def lost(self, handle: SandboxHandle, error: Exception) -> SandboxError:
         return _gone(handle, error, overrun=self._counted(handle) > self._before)
@@ -196,7 +205,8 @@ class SandboxCalls:
                 sent = "act" in header
                 await connection.request(header, payload)
                 answer = await connection.answer()
-                self.dial.heard(self._handle)
+                if self.dial.heard(self._handle) and header["op"] in TOLD:
+                    answer = answer._replace(payload=answer.payload + OVERRUN)
                 connection.keep = not answer.header.pop("last", False)
         except (TimeoutError, asyncio.CancelledError) as error:
             if sent and not self.detached:

@@ -34,8 +34,9 @@ class RemoteDial:
     async def connect(self, handle: SandboxHandle) -> socket.socket:
         return await living(self._server.link(handle.sandbox_id, self._faults))
 
-    def heard(self, handle: SandboxHandle) -> None:
-        """Nothing is noted: only its own machine knows what its control groups count."""
+    def heard(self, handle: SandboxHandle) -> bool:
+        """Only its own machine knows what its control groups count."""
+        return False
 
     def close(self) -> None:
         """Links are their connections' to close."""

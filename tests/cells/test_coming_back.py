@@ -91,7 +91,7 @@ async def test_a_departure_that_a_dead_router_left_behind_goes_with_the_next_mov
         await b.queue.settle()
         await b.queue.ack_all()
         assert await b.queue.store.retire_run(RUN, idle_ms=-1) == "retired"
-        with pytest.raises(Problem, match="there is no run 'r' in any cell"):
+        with pytest.raises(Problem, match="your tenant has no run 'r' in any cell"):
             await here.mover().move(b, within_s=0)
     else:
         assert (await here.mover().move(here.cells[then], within_s=0))["cell"] == then
