@@ -15,10 +15,10 @@ RULES: Final = {"round robin": RoundRobin, "least loaded": LeastLoaded, "sticky"
 CAPS: Final = (90, 110, 130, 150, 170)
 SLOTS: Final = (200, 400)
 SEEDS: Final = 3
-UNTIL_S, WARM_UP_S = 1_500.0, 500.0
+UNTIL_S, WARM_UP_S = 4_000.0, 1_500.0  # 400 sessions stay for 900 s: before, those that end are short ones
 ADVERSE_S, ADVERSE_WARM_UP_S = 600.0, 200.0
 LONG_EVERY: Final = 5  # of so many of these traces one has long prompts that samples share
-FIELDS: Final = ("tokens_s", "sessions_h", "hits", "worst_hits", "preempted", "length", "longest_wait_s")
+FIELDS: Final = ("tokens_s", "sessions_h", "hits", "worst_hits", "preempted", "length", "pace", "longest_wait_s")
 
 
 class Case(NamedTuple):

@@ -33,8 +33,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     preempted: int
     worst_hits: float  # of the windows of a minute
     length: float  # turns of the sessions that ended over turns of those that began at the same time
+    pace: float  # seconds a turn, waits included: of the longest third of sessions over those of the shortest
     longest_wait_s: float
-    lengths: Sequence[tuple[int, float]] = ()  # turns and seconds of each session
 
 
 class _Player:
@@ -165,9 +165,19 @@ class Simulation:
             length=statistics.fmean(len(each.session.steps) for each in ended) / statistics.fmean(offered)
             if ended
             else 0.0,
+            pace=_pace(sorted((len(each.session.steps), at - each.began) for at, each in self.ended if at >= warm_up)),
             longest_wait_s=self.longest_wait_s,
-            lengths=[(len(player.session.steps), at - player.began) for at, player in self.ended if at >= warm_up],
         )
+
+
+def _pace(sessions: Sequence[tuple[int, float]]) -> float:
+    """Of turns and seconds of each session, the shortest first."""
+    third = len(sessions) // 3
+    if not third:
+        return 0.0
+    short, long = (sum(each[1] for each in few) / sum(each[0] for each in few)
+                   for few in (sessions[:third], sessions[-third:]))  # fmt: skip
+    return long / short
 
 
 def _hits(turns: Sequence[tuple[float, int, int, int]]) -> float:

@@ -99,7 +99,7 @@ def test_prompts_that_samples_share_park_nobody_who_fits(shared: bool, monkeypat
     """Of a long prompt one copy is in the cache. The control counts one for each sample, and is worse than no rule."""
     if not shared:
         monkeypatch.setattr(Ask, "seat", lambda ask, *about: Seat(about[0], ask.tokens, *about[1:]))
-        monkeypatch.setattr(_Sum, "part", lambda *_: 0.0)
+        monkeypatch.setattr(_Sum, "joined", lambda load, ask: load.tokens + ask.tokens)
     mix = Mix(prompt=40_000.0, prompt_spread=0.1, turns=8.0, result=300.0)
     found = {rule: simulate(Case(rule, rule, 150, 1, mix, None, None, 300.0, 100.0)) for rule in ("sticky", "room")}
     assert (found["room"]["tokens_s"] > 1.1 * found["sticky"]["tokens_s"]) is shared

@@ -93,9 +93,9 @@ async def sessions(queue: Queue, pools: Pools, count: int) -> list[Session]:
 
 
 async def pressed(pools: Pools, health: BackendHealth, *under_way: Session) -> None:
-    """Returns once the pool is known to be short of room: each session has a turn, or more until that is seen."""
+    """Returns once all backends of the pool have limits: each session has a turn, or more until that is seen."""
     async with asking(pools), asyncio.timeout(30):
-        while not await _limited(pools):
+        while not await _all_limited(pools):
             turns = asyncio.gather(*(each.turn() for each in under_way))
             while not turns.done():
                 await health.turn()
@@ -118,7 +118,13 @@ async def sits(queue: Queue, *rows: Seat | None) -> None:
 
 
 async def _limited(pools: Pools) -> bool:
+    """True if any backend has a limit."""
     return bool((await pools.view(POOL)).limits)
+
+
+async def _all_limited(pools: Pools) -> bool:
+    seen = await pools.view(POOL)
+    return set(seen.limits) == set(seen.backends)
 
 
 def most_at_once(fake: FakeBackend) -> list[int]:

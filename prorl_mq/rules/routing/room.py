@@ -3,11 +3,13 @@
 A backend keeps the prefix of a session while the agent's tools work, as long as it needs the room for nothing else.
 Where more sessions take turns on it than fit, each turn computes its prefix again and pushes out the next one's. So a
 pool that is short of room has a ledger: the tokens that each session needs on its backend. A turn begins where its
-session fits; else it waits, the oldest first. One whose backend falls behind moves to a backend with far fewer
-sessions. The service and its simulation (`bench/routing`) ask these functions alike.
+session fits; else it waits, the oldest first. Before a backend idles, whoever waits gets what it keeps for tools that
+work. A session whose backend falls behind moves to one with far fewer sessions. The service and its simulation
+(`bench/routing`) ask these functions alike.
 """
 
 import math
+from collections import Counter
 from collections.abc import Container, Mapping, MutableMapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -18,7 +20,7 @@ LESS: Final = 0.9  # of that share is left where turns are preempted, or wait in
 MORE: Final = 0.01  # is added every `CALM_MS` without
 CALM_MS: Final = 30_000
 LESS_EVERY_MS: Final = 10_000
-HALF_LIFE_MS: Final = 20_000  # of what a session counts while its tools work
+IDLE: Final = 0.3  # part of its limit that running turns need: below, a turn that waits begins in place of what is kept
 PRESSED: Final = 0.7  # part of the capacity that its sessions need: from there on it has a ledger
 RELIEVED: Final = 0.5
 RELIEVED_MS: Final = 60_000  # it has needed less than `RELIEVED` for so long: the ledger is put away
@@ -59,14 +61,6 @@ class Seat(NamedTuple):
     def renewed(self, now_ms: float, life_ms: float) -> "Seat":
         """The seat for `life_ms` from now on, once half of its life is over: each change is a write."""
         return self._replace(until_ms=now_ms + life_ms) if self.until_ms - now_ms < life_ms / 2 else self
-
-    def part(self, now_ms: float) -> float:
-        """The part of its tokens that counts now."""
-        if self.state is SeatState.RUNNING:
-            return 1.0
-        if self.state is SeatState.TOOLS:
-            return math.exp2(-max(0.0, now_ms - self.since_ms) / HALF_LIFE_MS)
-        return 0.0
 
 
 class Ask(NamedTuple):
@@ -215,21 +209,21 @@ class _Sum:
     """Tokens of some seats of one backend. An opening that several of them have counts once."""
 
     def __init__(self) -> None:
-        self.tokens = 0.0
-        self._parts: dict[tuple[str, int], float] = {}  # of the seats of an opening, added up
+        self.tokens = 0
+        self._openings = Counter[tuple[str, int]]()
 
-    def part(self, ask: Ask) -> float:
-        """The part of its opening that counts already."""
-        return min(1.0, self._parts.get((ask.opening, ask.shared), 0.0))
+    def joined(self, ask: Ask) -> int:
+        """Tokens here together with this one."""
+        return self.tokens + ask.tokens - (ask.shared if self._openings[ask.opening, ask.shared] else 0)
 
-    def add(self, seat: Seat, part: float) -> None:
-        """Adds so much of a seat; less than nothing takes it away."""
-        self.tokens += part * (seat.tokens - seat.shared)
+    def add(self, seat: Seat, sign: int) -> None:
+        """Adds a seat, or takes it away."""
+        self.tokens += sign * (seat.tokens - seat.shared)
         if seat.shared:
             key = seat.opening, seat.shared
-            before = self._parts.get(key, 0.0)
-            after = self._parts[key] = before + part
-            self.tokens += seat.shared * (min(1.0, after) - min(1.0, before))
+            self._openings[key] += sign
+            if self._openings[key] == (1 if sign > 0 else 0):
+                self.tokens += sign * seat.shared
 
 
 class _Ledger:
@@ -246,7 +240,7 @@ class _Ledger:
         self.loads = {address: _Sum() for address in limits}
         self.runs: dict[str, dict[str, Seat]] = {address: {} for address in limits}
         self.sessions = dict.fromkeys(limits, 0)
-        self.between: dict[str, list[tuple[int, str]]] = {address: [] for address in limits}
+        self.between: dict[str, list[tuple[float, str]]] = {address: [] for address in limits}
         self.waits: dict[str, list[tuple[float, int]]] = {address: [] for address in limits}
         for ref in [ref for ref, seat in seats.items() if seat.until_ms < now_ms]:
             del seats[ref]
@@ -266,8 +260,8 @@ class _Ledger:
             else:
                 del self.runs[address][ref]
         elif seat.state is SeatState.TOOLS:
-            self.loads[address].add(seat, sign * seat.part(self.now_ms))
-            _put(self.between[address], (seat.tokens, ref), sign)
+            self.loads[address].add(seat, sign)
+            _put(self.between[address], (seat.since_ms, ref), sign)
         elif seat.state is SeatState.WAITING:
             _put(self.waits[address], (seat.since_ms, seat.tokens), sign)
 
@@ -288,7 +282,10 @@ class _Ledger:
             return at
         free = {each: self._free(each, ask) for each in self._others(ask)}
         other = max(free, key=lambda each: (free[each], each), default="")
-        return other if other and free[other] >= 0 else ""
+        if other and free[other] >= 0:
+            return other
+        next_here = all(since >= ask.since_ms for since, _ in self.waits[at])
+        return at if next_here and self._running(at) < IDLE * limit.tokens and self._made(at, limit.tokens, ask) else ""
 
     def _lighter(self, ask: Ask) -> str:
         """A backend that keeps up, has room, and so few sessions that moving pays; empty: there is none."""
@@ -304,31 +301,28 @@ class _Ledger:
         running turns leave is passed: none that is between turns could make room for it.
         """
         most = SHARE * self.limits[address].tokens
-        left = most - self._with(address, ask)
-        if left < 0:
+        left = most - self.loads[address].joined(ask)
+        if left < 0 or not self.waits[address]:
             return left
-        if not self.waits[address]:
-            return left
+        fits = most - self._running(address)
+        return left - sum(tokens for since, tokens in self.waits[address] if since < ask.since_ms and tokens <= fits)
+
+    def _running(self, address: str) -> int:
+        """Tokens of the turns that run there."""
         busy = _Sum()
         for seat in self.runs[address].values():
             busy.add(seat, 1)
-        fits = most - busy.tokens
-        return left - sum(tokens for since, tokens in self.waits[address] if since < ask.since_ms and tokens <= fits)
-
-    def _with(self, address: str, ask: Ask) -> float:
-        """Tokens that count there once this one runs."""
-        load = self.loads[address]
-        return load.tokens + ask.tokens - ask.shared * load.part(ask)
+        return busy.tokens
 
     def _made(self, address: str, most: float, ask: Ask) -> bool:
-        """True if it fits, or will once the smallest sessions between turns are out."""
+        """True if it fits, or will once those sessions between turns are out whose tools have worked longest."""
         out = list[tuple[str, Seat]]()
         for _, ref in sorted(self.between[address]):
-            if self._with(address, ask) <= most:
+            if self.loads[address].joined(ask) <= most:
                 break
             out.append((ref, self.seats[ref]))
             self._put_in(ref, self.seats[ref]._replace(state=SeatState.OUT))
-        if self._with(address, ask) <= most:
+        if self.loads[address].joined(ask) <= most:
             return True
         for ref, seat in out:
             self._put_in(ref, seat)
@@ -340,7 +334,7 @@ class _Ledger:
         self.add(ref)
 
 
-def _put(rows: list[tuple[float, int]] | list[tuple[int, str]], row: tuple, sign: int) -> None:  # type: ignore[type-arg]
+def _put(rows: list[tuple[float, int]] | list[tuple[float, str]], row: tuple, sign: int) -> None:  # type: ignore[type-arg]
     if sign > 0:
         rows.append(row)
     else:

@@ -47,11 +47,12 @@ def test_a_session_that_is_larger_than_its_backend_begins_when_nothing_runs_ther
     assert decide(seats, {A: CacheLimit(10)}, [ask("other", 5_000)], NOW_MS, LIFE_MS) == [""]
 
 
-def test_one_whose_tools_are_done_pushes_out_the_smallest_and_no_more_than_it_needs() -> None:
+def test_one_whose_tools_are_done_pushes_out_those_whose_tools_work_longest_and_no_more_than_it_needs() -> None:
     tools = SeatState.TOOLS
-    seats = {"runs": seat(400), "mine": seat(200, tools), "small": seat(100, tools), "larger": seat(150, tools)}
+    long = seat(150, tools, since=NOW_MS - 60_000)
+    seats = {"runs": seat(400), "mine": seat(200, tools), "short": seat(100, tools), "long": long}
     assert decide(seats, {A: CacheLimit(800)}, [ask("mine", 220)], NOW_MS, LIFE_MS) == [A]
-    assert (seats["small"].state, seats["larger"].state) == (SeatState.OUT, tools)
+    assert (seats["long"].state, seats["short"].state) == (SeatState.OUT, tools)
 
 
 def test_one_that_was_pushed_out_waits_like_a_new_one() -> None:
@@ -150,11 +151,23 @@ def test_the_seat_of_a_worker_that_died_ends_by_itself() -> None:
     assert list(seats) == ["new"]
 
 
-def test_tools_that_take_long_keep_less_and_less_room() -> None:
-    between = seat(800, SeatState.TOOLS)
-    assert between.tokens * between.part(NOW_MS + room.HALF_LIFE_MS) == 400
-    assert between.tokens * between.part(NOW_MS + 10 * room.HALF_LIFE_MS) < 1
-    assert between.tokens * between.part(NOW_MS - 5_000) == 800, "a clock that steps back makes nobody larger"
+@pytest.mark.parametrize(("runs", "begins"), [(200, True), (400, False)])
+def test_what_is_kept_for_tools_goes_to_whoever_waits_before_a_backend_idles(runs: int, begins: bool) -> None:
+    """To one that is new here, the oldest of those that wait. The control: a backend that has enough to do."""
+    longest = seat(300, SeatState.TOOLS, since=NOW_MS - 40_000)
+    seats = {"runs": seat(runs), "shorter": seat(250, SeatState.TOOLS, since=NOW_MS - 4_000), "longest": longest}
+    waits = {"young": seat(300, SeatState.WAITING, since=NOW_MS - 1_000),
+             "oldest": seat(300, SeatState.WAITING, since=NOW_MS - 2_000)}  # fmt: skip
+    asks = [ask(ref, 300, since=each.since_ms) for ref, each in waits.items()]
+    made = seats | waits
+    assert decide(made, {A: CacheLimit(1_000)}, asks, NOW_MS, LIFE_MS) == ["", A if begins else ""]
+    assert (made["longest"].state is SeatState.OUT, made["shorter"]) == (begins, seats["shorter"])
+
+
+def test_a_backend_with_room_is_asked_before_tools_lose_theirs() -> None:
+    seats = {"runs": seat(100), "tools": seat(800, SeatState.TOOLS)}
+    assert decide(seats, {A: CacheLimit(950), B: CacheLimit(950)}, [ask("new", 300)], NOW_MS, LIFE_MS) == [B]
+    assert seats["tools"].state is SeatState.TOOLS
 
 
 def test_synchronised_tools_let_somebody_begin() -> None:
@@ -247,7 +260,6 @@ def test_whatever_stands_in_the_ledger_it_keeps_its_promises(
         if answer == "":
             others = [seat for ref, seat in seats.items() if ref != each.ref and seat.address == each.address]
             assert any(seat.state is SeatState.RUNNING for seat in others), "somebody runs, so room will be free"
-    assert all(math.isfinite(seat.part(NOW_MS)) for seat in seats.values())
 
 
 PARTS = st.sampled_from(["r", "1", "-1", "9e999", "NaN", "x"])
@@ -260,7 +272,7 @@ PARTS = st.sampled_from(["r", "1", "-1", "9e999", "NaN", "x"])
 )
 def test_whatever_stands_in_a_row_is_a_sound_seat_or_nothing(text: str) -> None:
     found = room.read_seat(text)
-    assert found is None or (math.isfinite(found.part(NOW_MS)) and math.isfinite(found.until_ms))
+    assert found is None or (math.isfinite(found.since_ms) and math.isfinite(found.until_ms))
     limit = room.read_limit(text)
     assert limit is None or 0 <= limit.tokens <= room.MOST
 
