@@ -11,9 +11,7 @@ from prorl_mq.store.server.connection import RedisSettings
 
 
 @contextlib.asynccontextmanager
-async def started(
-    settings: RedisSettings, *flags: str, by: Sequence[str] = ()
-) -> AsyncIterator[tuple[Process, str]]:
+async def started(settings: RedisSettings, *flags: str, by: Sequence[str] = ()) -> AsyncIterator[tuple[Process, str]]:
     """`prorl-api` on a free port, with the address that it prints. `by` is a command that starts another one."""
     flags = flags or ("--port", "0")
     entry = () if {"--tokens", "--state-dir"} & set(flags) else ("--open",)
