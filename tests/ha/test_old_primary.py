@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -75,8 +76,8 @@ async def test_a_heartbeat_leaves_it_too_and_tells_the_others_what_it_has_found(
         stack.push_async_callback(other.aclose)
 
         async def beaten() -> int:
-            found: bytes = await asyncio.to_thread(beating.execute_command, "HGET", "{prorl}:epoch", "number")
-            return int(found)
+            execute: Callable[..., Any] = beating.execute_command
+            return int(await asyncio.to_thread(execute, "HGET", "{prorl}:epoch", "number"))
 
         assert await asked(other) == await beaten() == 1
         await opened(int(settings.url.rpartition(":")[2].partition("/")[0]), 2)
