@@ -72,15 +72,15 @@ class Service:
         self.streams = Places(STREAMS, tenants, "event streams come from")
         self.registrar = Registrar(self._rights(), lambda: listeners(settings))
         self._store: Store | None = None
-        self._looking: Store | None = None  # for pages and metrics, which show what is there, confirmed or not
+        self._looking: Store | None = None
         self._follower: Follower | None = None
         self._new_results: NewResults | None = None
-        self.overview = Memo(lambda: overview.read(self._looking or self.store))
+        self.overview = Memo(lambda: overview.read(self.looking))
         self._advice: dict[TenantId, Memo[Advice]] = {}
 
     def advice(self, tenant: TenantId) -> Memo[Advice]:
         """The limit of the service now, as one tenant may see it."""
-        return self._advice.setdefault(tenant, Memo(lambda: advise(self._looking or self.store, tenant)))
+        return self._advice.setdefault(tenant, Memo(lambda: advise(self.looking, tenant)))
 
     @property
     def follower(self) -> Follower:
@@ -93,6 +93,13 @@ class Service:
         if self._new_results is None:
             raise RuntimeError("the service has not started")
         return self._new_results
+
+    @property
+    def looking(self) -> Store:
+        """The store for metrics and the overview, which show what is there, confirmed or not."""
+        if self._looking is None:
+            raise RuntimeError("the service has not started")
+        return self._looking
 
     @property
     def store(self) -> Store:

@@ -182,13 +182,13 @@ async def _fit(settings: ApiSettings) -> None:
                 )
             case Durability.REPLICATED | Durability.REPLICATED_SYNCED:
                 seen = await patiently(lambda: replicas.look_well(store, settings.redis), outage_ms=outage_ms)
-                found = replicas.faults(*seen)
-                if found and not await patiently(lambda: replicas.required(store), outage_ms=outage_ms):
+                found, mode = replicas.faults(*seen), await patiently(lambda: replicas.mode(store), outage_ms=outage_ms)
+                if found and not mode.acks:
                     raise ServerUnfit(f"--durability {settings.durability} is refused: " + "; ".join(found))
                 for fault in found:  # a start while a replica is away: answers wait for it
                     print(f"warning: {fault}", flush=True)
                 synced = settings.durability is Durability.REPLICATED_SYNCED
-                if synced:
+                if synced and not (found and mode.synced):  # a server that is told to write could not now
                     await patiently(lambda: fitness.syncs(redis, store.keys, replicas=1), outage_ms=outage_ms)
                 await replicas.switch(store, 1, synced=synced)
             case Durability.SYNCED:

@@ -116,7 +116,8 @@ def _parsed(url: str) -> SeveralServers:
 def fault(url: str) -> str:
     """The fault of an address; empty if it has none."""
     if url.partition("://")[0] not in SCHEMES:
-        return f"{url!r} is not {FORMS}"
+        shown = hidden(url) if "://" in url else url.rpartition("@")[2]
+        return f"{shown!r} is not {FORMS}"
     try:
         servers(url)
     except ConfigurationError as error:

@@ -12,6 +12,7 @@ import msgspec
 from prorl_mq.errors import ConfigurationError
 from prorl_mq.servers import fault
 from prorl_mq.settings import NAMESPACE, REDIS, RENDEZVOUS, Setting
+from prorl_mq.store.payloads.limits import UNCOMMITTED_TTL_MS
 from prorl_mq.store.server.connection import RedisSettings
 
 HERE = "redis://127.0.0.1:6379/0"
@@ -29,6 +30,11 @@ def redis_settings(given: argparse.Namespace, env: Mapping[str, str]) -> RedisSe
     """The settings that the command line gives. Raises `ConfigurationError`."""
     if given.redis and (wrong := fault(given.redis)):
         raise ConfigurationError(f"--redis {wrong}")
+    if not 0 <= given.outage_ms < UNCOMMITTED_TTL_MS:
+        raise ConfigurationError(
+            f"--outage-ms is {given.outage_ms}, and less than an hour is needed ({UNCOMMITTED_TTL_MS}): a worker that "
+            "waits longer may commit a payload that has been collected meanwhile"
+        )
     return RedisSettings(
         url=given.redis or ("" if given.rendezvous else HERE),
         rendezvous=given.rendezvous,

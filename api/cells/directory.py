@@ -38,6 +38,28 @@ class Directory:
         """The cell with the highest hash of its name and the run's: with another cell only its own share moves."""
         return max(self.cells.values(), key=lambda cell: _rank(cell, run))
 
+    def any(self) -> Cell:
+        """A cell that answered when it was last asked, if there is one."""
+        return self.by_answers()[0]
+
+    def by_answers(self) -> list[Cell]:
+        """Those that answered when they were last asked first; then the one that has not for longest."""
+        return sorted(self.cells.values(), key=lambda cell: cell.lost_at)
+
+    async def let_in(self, headers: Mapping[str, str]) -> None:
+        """Returns if a cell knows the caller. Raises `CellRefusal`, or `CellLost` where none answers."""
+        cells = self.by_answers()
+        for cell in cells:
+            try:
+                access = _sure(cell, await cell.ask(HTTPMethod.GET, "/v1/access", headers))
+            except CellLost:
+                if cell is cells[-1]:
+                    raise
+                continue
+            if access.status >= 400:
+                raise CellRefusal(access.status, access.body, access.headers)
+            return
+
     async def holder(self, run: str, headers: Mapping[str, str], *, makes: bool = False) -> Cell | None:
         """None: there is no such run. Raises `Problem` (503) where a cell that does not answer may have it. A request
         that `makes` a run where there is none needs its home alone: what is noted there first counts.

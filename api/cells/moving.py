@@ -167,7 +167,6 @@ class Mover:
             except CellRefusal as busy:
                 if busy.status != 409 or monotonic() > give_up:
                     raise
-                asked = {"cell": to.name}  # for files a cell looks through all of a run
                 await asyncio.sleep(TRY_S)
                 await self._arrived(to, source, "")  # which expects the run for a minute
                 continue

@@ -84,7 +84,7 @@ async def metrics(request: Request, service: Service) -> Response:
     """
     if not service.settings.local:
         service.callers.identify(request.headers.get("authorization"))
-    gauges = exposition(await read(service.store))
+    gauges = exposition(await read(service.looking))
     return Response(generate_latest(REGISTRY) + gauges, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 

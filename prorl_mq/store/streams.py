@@ -12,7 +12,7 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.store.core import Repeat
 from prorl_mq.store.layout.keys import GROUP, Keys, lane_name, lanes_of
 from prorl_mq.store.scripts import script
-from prorl_mq.store.server.connection import ask, patiently
+from prorl_mq.store.server.connection import ask, ask_many, passing, patiently
 from prorl_mq.store.store import Store
 
 MISSING: Final = "NOGROUP"  # what Redis says of a stream without its consumer group
@@ -86,8 +86,22 @@ def read_entry(entry: bytes, fields: Sequence[bytes]) -> Entry:
 
 
 async def prepare(store: Store) -> None:
-    """Makes the streams that every deployment has, through an outage of Redis."""
-    await patiently(lambda: ensure(store.redis, shared(store.keys)), outage_ms=store.outage_ms)
+    """Makes the streams that every deployment has, through an outage of Redis. Where all are there nothing is written:
+    a primary takes nothing while a replica is away, and a process begins all the same.
+    """
+    names = shared(store.keys)
+    if not await patiently(lambda: _made(store.redis, names), outage_ms=store.outage_ms):
+        await patiently(lambda: ensure(store.redis, names), outage_ms=store.outage_ms)
+
+
+async def _made(redis: Redis, names: Sequence[str]) -> bool:
+    """True if streams have their group, which none of ours has beside another one."""
+    try:
+        return all(await ask_many(redis, [("XINFO", "GROUPS", name) for name in names]))
+    except ResponseError as error:
+        if passing(error):
+            raise
+        return False  # there is no such stream
 
 
 async def lanes(store: Store) -> dict[str, Lane]:

@@ -1,15 +1,20 @@
 """A run that leaves its cell and comes back, whose run it may be, and what may be lost meanwhile."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
+import msgspec
 import pytest
 
-from api.cells.cell import Cell
+from api.cells import moving as carrying
+from api.cells.cell import Cell, CellAnswer
 from api.cells.directory import CellRefusal
 from api.cells.places import RunPlaces
 from api.problems import Problem
 from prorl_mq.schema.ids import GroupRef
+from prorl_mq.schema.messages import Stage
+from prorl_mq.store.moves import moving
 from prorl_mq.store.server.connection import RedisSettings
+from prorl_mq.store.store import Store
 from tests.cells.near import Died, NearTown, bearer, near, waiting, whole_in
 from tests.support.queue import RUN
 from tests.verbs.moved import published
@@ -51,6 +56,33 @@ async def test_a_run_whose_new_cell_is_lost_in_the_middle_comes_back(here: NearT
         b.down = False
     assert await waiting(a.queue) == {"waits"}
     assert (await here.states())["a"] == "here"
+
+
+async def test_at_each_try_a_cell_is_told_that_the_other_one_takes_no_files(
+    here: NearTown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs that are waited for may put some: a run that left with them could be opened nowhere."""
+    a, b = here.cells["a"], here.cells["b"]
+    told, ask = list[bytes](), a.ask
+
+    async def listening(
+        method: str, target: str, headers: Mapping[str, str], body: bytes = b"", **options: float
+    ) -> CellAnswer:
+        if target.endswith("/departure"):
+            told.append(body)
+        return await ask(method, target, headers, body, **options)
+
+    async def none(_: Store) -> bool:
+        return False
+
+    monkeypatch.setattr(a, "ask", listening)
+    monkeypatch.setattr(carrying, "TRY_S", 0.02)
+    monkeypatch.setattr(moving, "takes_files", none)
+    await a.queue.hold(Stage.RUN)
+    with pytest.raises(CellRefusal, match="in flight are: 1 jobs"):
+        await here.mover().move(b, within_s=0.1)
+    assert len(told) > 1
+    assert {msgspec.json.decode(each)["files"] for each in told} == {False}
 
 
 async def test_a_run_that_has_arrived_does_not_come_back(here: NearTown) -> None:

@@ -154,6 +154,33 @@ async def test_a_large_body_is_read_from_whom_a_cell_lets_in(guarded: bool, monk
             assert (longer.status_code, read) == (413, 0)
 
 
+@pytest.mark.parametrize("asked", ["all", "one"])
+@pytest.mark.parametrize("how", ["gone", "busy"])
+async def test_a_lost_cell_keeps_no_large_body_from_another(
+    how: str, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any cell knows the caller. The control asks the first one alone."""
+    if asked == "one":
+        monkeypatch.setattr(Directory, "by_answers", lambda of: list(of.cells.values())[:1])
+    async with papers("a", "b") as cells, routed(**urls(cells)) as client:
+        run = next(run for run in homed("b", ("a", "b")))
+        assert (await client.post("/v1/batches", json=batch(run))).status_code == 202
+        if how == "gone":
+            cells["a"].stop()
+        else:
+            cells["a"].says = lambda *_: (503, {}, "")
+        large = batch(run) | {"groups": ["x" * app.OF_STRANGERS]}
+        assert (await client.post("/v1/batches", json=large)).status_code == (202 if asked == "all" else 503)
+
+
+async def test_what_any_cell_answers_is_asked_of_one_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request may meet the lost one; those after it do not, however long it is away."""
+    monkeypatch.setattr(cell, "LOST_S", 0.0)
+    async with papers("a", "b") as cells, routed(**urls(cells)) as client:
+        cells["a"].stop()
+        assert [(await client.get("/v1/access")).status_code for _ in range(4)] == [503, 200, 200, 200]
+
+
 @pytest.mark.parametrize("sure", [True, False])
 async def test_what_is_asked_for_while_a_cell_is_silent_is_not_said_to_be_nowhere(
     monkeypatch: pytest.MonkeyPatch, sure: bool

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from prorl_mq.process import redis_server
 from prorl_mq.process.ports import free_port
 from prorl_mq.store.server import primary, rendezvous
+from prorl_mq.store.server.beat import threaded
 from prorl_mq.store.server.connection import RedisClient, RedisSettings, ask, connect
 from tests.conftest import binaries
 
@@ -61,6 +63,36 @@ async def test_who_only_reads_leaves_an_old_primary_when_another_client_has_foun
         if not told:
             monkeypatch.setattr(primary, "_found", before)
         assert await asked(reader) == (2 if told else 1)
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_heartbeat_leaves_it_too_and_tells_the_others_what_it_has_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    """At an old primary its thread renews no lease of the new one. The control: it sees not what others have found."""
+    async with two(tmp_path) as settings, contextlib.AsyncExitStack() as stack:
+        beating, other = threaded(settings, timeout_s=2.0), connect(settings)
+        stack.callback(beating.close)
+        stack.push_async_callback(other.aclose)
+
+        async def beaten() -> int:
+            execute: Callable[..., Any] = beating.execute_command
+            return int(await asyncio.to_thread(execute, "HGET", "{prorl}:epoch", "number"))
+
+        assert await asked(other) == await beaten() == 1
+        await opened(int(settings.url.rpartition(":")[2].partition("/")[0]), 2)
+        assert await beaten() == 1, "its connection stands"
+        before = dict(primary._found)
+        late = connect(settings)
+        stack.push_async_callback(late.aclose)
+        assert await asked(late) == 2
+        if not told:
+            monkeypatch.setattr(primary, "_found", before)
+        assert await beaten() == (2 if told else 1)
+        monkeypatch.setattr(primary, "_found", before)
+        beating.connection_pool.disconnect()
+        assert await beaten() == 2
+        assert await asked(other) == 2
 
 
 @pytest.mark.parametrize("apart", [True, False])

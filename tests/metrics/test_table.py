@@ -12,6 +12,8 @@ from prorl_mq.schema.messages import Stage
 from prorl_mq.store import breakers
 from prorl_mq.store.server.connection import RedisSettings
 from tests.api.service import Worker, announce_source, api, batch, closed
+from tests.cells.test_strange_cells import proper, routed
+from tests.cells.test_strange_cells import served as strange
 from tests.metrics.table import rows
 from workers import metrics
 from workers.node import keeper_metrics
@@ -62,6 +64,12 @@ def test_a_worker_serves_its_part_of_the_table() -> None:
 
 def test_a_keeper_serves_its_part_of_the_table() -> None:
     assert Registered(keeper_metrics.REGISTRY).families() == wanted("keeper")
+
+
+async def test_a_router_serves_its_part_of_the_table() -> None:
+    """Beside the cells' own, of which there are none here."""
+    async with strange(proper) as url, routed(good=url, lost="http://127.0.0.1:9") as client:
+        assert served(await scrape(client)) == wanted("router")
 
 
 class Registered:

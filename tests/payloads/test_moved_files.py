@@ -3,6 +3,7 @@
 import pytest
 
 from prorl_mq.errors import PayloadUnavailable, PayloadUnwritten
+from prorl_mq.schema.ids import RunRef
 from prorl_mq.schema.items import Finish
 from prorl_mq.schema.messages import Outcome, Stage
 from prorl_mq.store.layout.keys import Keys
@@ -10,6 +11,7 @@ from prorl_mq.store.moves import moving, pages
 from prorl_mq.store.payloads import reading
 from prorl_mq.store.payloads.files import PayloadFiles
 from prorl_mq.store.payloads.name import PayloadFile
+from prorl_mq.store.store import Store
 from prorl_mq.store.verbs.moves import DepartedRun
 from tests.payloads.conftest import TENANT, age, under
 from tests.payloads.test_collect import DATA, collected, commit, finish, put
@@ -94,6 +96,35 @@ async def test_a_run_with_files_does_not_leave_for_a_cell_that_takes_none(queue:
     assert isinstance(await moving.depart(queue.store, RUN, "b", files=False), DepartedRun)
     queue.store.payloads = None
     assert not await moving.takes_files(queue.store)
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_nor_one_whose_last_job_puts_a_file_while_it_is_waited_for(
+    queue: Queue, files: PayloadFiles, monkeypatch: pytest.MonkeyPatch, *, again: bool
+) -> None:
+    """It was looked through before that, and is so once more when nothing is in flight. The control: as a mover asked
+    that had been told once that there are no files.
+    """
+    looks = list[str]()
+
+    async def counted(store: Store, run: RunRef) -> bool:
+        looks.append(run)
+        return await pages.has_files(store, run)
+
+    monkeypatch.setattr(moving, "has_files", counted)
+    held = await queue.hold(Stage.RUN)
+    for _ in range(3):
+        assert await moving.depart(queue.store, RUN, "b", files=False) == {"jobs": 1}
+    assert len(looks) == 1, "all of a run is not looked through at each try"
+    file = await put(queue, held)
+    await finish(queue, await commit(queue, held, file), file)
+    await queue.settle()
+    if again:
+        with pytest.raises(PayloadUnwritten, match="cell b has no directory"):
+            await moving.depart(queue.store, RUN, "b", files=False)
+    else:
+        assert isinstance(await moving.depart(queue.store, RUN, "b"), DepartedRun)
+    assert (await moving.whereabouts(queue.store, RUN)).state == ("here" if again else "left")
 
 
 @pytest.mark.parametrize("whole", [False, True])

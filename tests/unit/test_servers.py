@@ -34,7 +34,8 @@ def test_one_server_is_left_to_the_client_library(url: str) -> None:
         ("redis+sentinel://u:secret@s1/queue/x", "'x' is not the number of a database"),
         ("redis://a:1,:2/0", "':2' is not HOST:PORT"),
         ("redis://a:1,b:99999/0", "'b:99999' is not HOST:PORT"),
-        ("http://h", "redis+sentinel://"),
+        ("http://u:secret@h", "'http://h' is not a redis://"),
+        ("u:secret@h:6379", "'h:6379' is not a redis://"),
         ("redis+cluster://a,b/1", "a cluster has database 0 alone"),
     ],
 )

@@ -54,9 +54,12 @@ async def where(store: Store, run: RunRef) -> RunMoved | RunArriving | None:
 async def depart(store: Store, run: RunRef, cell: str, *, files: bool = True) -> DepartedRun | Mapping[str, int]:
     """Holds a run's admission for some seconds and ends it here if nothing of it is in flight, else what is.
 
-    Raises `NotFound`, and `PayloadUnwritten` for a run with payload files if the other cell takes no `files`.
+    Raises `NotFound`, and `PayloadUnwritten` for a run with payload files if the other cell takes no `files`. All of
+    the run is looked through for them when it is first asked to leave, and once more when its last job has ended.
     """
-    await store.hold_to_leave(run)
+    again = await store.hold_to_leave(run)
+    if not files and again and (jobs := int(await store.read("HGET", store.keys.in_flight, run) or 0)):
+        return {"jobs": jobs}
     if not files and await has_files(store, run):
         raise PayloadUnwritten(
             f"run {public(run)!r} has payloads in files, and cell {cell} has no directory for them: make one there, "

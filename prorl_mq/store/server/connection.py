@@ -290,11 +290,18 @@ async def ask_on_one(redis: Redis, commands: Sequence[Sequence[Any]]) -> list[An
     return await _once(redis, attempt)
 
 
-def _said(error: Exception) -> str:
-    """An error's words; that a slot lies elsewhere says what a node answers whose cluster is not in the address."""
-    if isinstance(error, AskError):  # MOVED is one
-        return f"slot {error}: a node of a cluster; give redis+cluster://HOST:PORT, or wait while a slot moves"
-    return str(error)
+def _lasting(error: Exception, outage_ms: int) -> str:
+    """The fault that has lasted for so long, and what ends it."""
+    long = f"for {outage_ms / 1000:.0f} s"
+    if not isinstance(error, ResponseError):
+        return f"Redis has not answered {long} ({error}); start it or check its address"
+    said, then = str(error), "its log says more"
+    if isinstance(error, AskError):  # MOVED is one: so answers a node whose cluster is not in the address
+        said = f"slot {error}"
+        then = "it is a node of a cluster: give redis+cluster://HOST:PORT, or wait while a slot moves"
+    elif said.startswith("NOREPLICAS"):
+        then = "let a replica follow it again"
+    return f"Redis has refused this {long} ({said}); {then}"
 
 
 async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T:
@@ -314,11 +321,10 @@ async def patiently(attempt: Callable[[], Awaitable[T]], *, outage_ms: int) -> T
                 raise
             left = give_up - monotonic()
             if left <= 0:
-                after = f"{outage_ms / 1000:.0f} s ({_said(error)})"
-                message = f"Redis has not answered for {after}; start it or check its address"
-                raise RedisUnavailable(message) from error
+                raise RedisUnavailable(_lasting(error, outage_ms)) from error
             if wait_s > SAID_FROM_S and not said:
                 said = True
-                log.warning("Redis does not answer, it is asked again for %.0f s at most: %s", left, error)
+                how = "refuses this" if isinstance(error, ResponseError) else "does not answer"
+                log.warning("Redis %s, it is asked again for %.0f s at most: %s", how, left, error)
             await asyncio.sleep(min(left, wait_s * (0.5 + chance.fraction())))
             wait_s = min(wait_s * 2, 2.0)

@@ -9,7 +9,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.errors import ServerUnfit
 from prorl_mq.rules.memory import Memory
 from prorl_mq.store.layout.keys import Keys
-from prorl_mq.store.server.connection import ask, patiently
+from prorl_mq.store.server.connection import ask, passing, patiently
 from prorl_mq.store.store import Store
 
 OLDEST = (7, 0)
@@ -69,7 +69,8 @@ async def syncs(redis: Redis, keys: Keys, *, replicas: int = 0) -> None:
     """Raises `ServerUnfit` unless WAITAOF answers when the disk has what was written, and no earlier: this server's,
     and those of so many replicas.
 
-    Under `everysec` some servers answer at once (redis/redis#13793; Valkey 9.1, too), which only its speed shows.
+    Under `everysec` some servers answer at once (redis/redis#13793; Valkey 9.1, too), which only its speed shows. An
+    error that ends by itself is raised as it came.
     """
     mode = "replicated+synced" if replicas else "synced"
     began = monotonic()
@@ -79,6 +80,8 @@ async def syncs(redis: Redis, keys: Keys, *, replicas: int = 0) -> None:
         pipeline.execute_command("WAITAOF", 1, replicas, 3000)
         wrote, answer = await pipeline.execute(raise_on_error=False)
         if error := next((each for each in (wrote, answer) if isinstance(each, ResponseError)), None):
+            if passing(error):  # it has lost its replicas, say: that says nothing of WAITAOF
+                raise error
             server = "Redis 7.2 or later, or Valkey" if replicas else "Redis 8 or later"
             fix = f"it needs WAITAOF ({server}, appendonly yes); or use appendfsync always, and leave the flag out"
             raise ServerUnfit(f"this Redis server cannot be used with --durability {mode}: {error}; {fix}") from error

@@ -205,11 +205,16 @@ async def _shared(look: tuple[SoughtPrimary, Hashable], where: Callable[[], Awai
     return await asyncio.shield(looking)
 
 
-def electing_quietly(kind: Any, where: Callable[[], Place], move: Callable[[Any, Place], None]) -> Any:
-    """The same for threads."""
+def electing_quietly(
+    kind: Any, where: Callable[[], Place], move: Callable[[Any, Place], None], at: SoughtPrimary
+) -> Any:
+    """The same for threads: a heartbeat that stays at an old primary renews no lease of the new one."""
 
     class ElectingConnection(kind):  # type: ignore[misc]
+        _greeted = False
+
         def _connect(self) -> Any:
+            self._greeted = False
             move(self, where())
             return super()._connect()
 
@@ -217,6 +222,13 @@ def electing_quietly(kind: Any, where: Callable[[], Place], move: Callable[[Any,
             super().on_connect_check_health(check_health=check_health)
             self.send_command("HELLO")
             must_be_primary(self, self.read_response())
+            self._greeted = True
+            _found[at] = self.host, self.port
+
+        def send_packed_command(self, *args: Any, **options: Any) -> None:
+            if self._greeted and _found[at] != (self.host, self.port):
+                self.disconnect()
+            super().send_packed_command(*args, **options)
 
     return ElectingConnection
 

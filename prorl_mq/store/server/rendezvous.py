@@ -64,7 +64,7 @@ def following_quietly(kind: Any, place: Place, file: Path | None, namespace: str
         return primary.of_quietly(place if file is None else known(file), namespace)
 
     if servers(place.url) is not None:
-        return primary.electing_quietly(kind, where, move)
+        return primary.electing_quietly(kind, where, move, primary.SoughtPrimary(place.url, namespace))
 
     class FollowingConnection(kind):  # type: ignore[misc]
         def _connect(self) -> Any:

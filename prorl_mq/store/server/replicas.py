@@ -50,6 +50,13 @@ class SentinelView(NamedTuple):
     fault: str
 
 
+class DurabilityMode(NamedTuple):
+    """The mode of a namespace: how many replicas must confirm, 0 out of replicated mode; whether on their disks."""
+
+    acks: int
+    synced: bool
+
+
 def standing(about: str) -> Replication:
     """Reads INFO replication; the server shows how many replicas follow closely where it needs some."""
     found = _REPLICA.findall(about)
@@ -203,18 +210,25 @@ async def keep_whole(store: Store) -> None:
 
 async def switch(store: Store, acks: int, *, synced: bool = False) -> None:
     """Puts the namespace into replicated mode, or out of it (0). Its next epoch tells every process. `synced`: what is
-    confirmed is on disks.
+    confirmed is on disks. Where that is so already nothing is written: a primary takes nothing while a replica is away.
     """
-    before = await patiently(lambda: required(store), outage_ms=store.outage_ms)
-    if bool(before) != bool(acks):
+    before = await patiently(lambda: mode(store), outage_ms=store.outage_ms)
+    if bool(before.acks) != bool(acks):
         await store.write("HSET", store.keys.epoch, "acks", acks, "server", "", repeat=Repeat.SAME)
         await store.open_epoch()
-    await store.write("HSET", store.keys.epoch, "synced", "1" if synced else "", repeat=Repeat.SAME)
+    if before.synced != synced:
+        await store.write("HSET", store.keys.epoch, "synced", "1" if synced else "", repeat=Repeat.SAME)
 
 
 async def required(store: Store) -> int:
     """The replicas that must confirm now; 0 out of replicated mode. Raises what the client raises."""
-    return int(await ask(store.redis, "HGET", store.keys.epoch, "acks") or 0)
+    return (await mode(store)).acks
+
+
+async def mode(store: Store) -> DurabilityMode:
+    """The mode of the namespace. Raises what the client raises."""
+    acks, synced = await ask(store.redis, "HMGET", store.keys.epoch, "acks", "synced")
+    return DurabilityMode(int(acks or 0), bool(synced))
 
 
 async def _watch(several: SeveralServers, node: Node, place: Place) -> SentinelView | None:

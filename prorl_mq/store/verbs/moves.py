@@ -34,12 +34,13 @@ class DepartedRun(NamedTuple):
 class MoveVerbs(Core):
     """A run departs, arrives page by page, and is then removed where it was; or it is taken back before that."""
 
-    async def hold_to_leave(self, run: RunRef) -> None:
-        """Nothing of the run begins for some seconds."""
-        now_ms = await self.now_ms()
+    async def hold_to_leave(self, run: RunRef) -> bool:
+        """Nothing of the run begins for some seconds. True if that was so already."""
+        now_ms, held_until = await self.now_ms(), await self.read("ZSCORE", self.keys.leaving, run)
         await self.write("ZREMRANGEBYSCORE", self.keys.leaving, "-inf", now_ms, repeat=Repeat.SAME)
         with suppress(OutOfMemoryError):  # then nothing begins, and a full cell may give runs away
             await self.write("ZADD", self.keys.leaving, now_ms + HELD_MS, run, repeat=Repeat.SAME)
+        return float(held_until or 0) > now_ms
 
     async def depart(self, run: RunRef, cell: str, *, due_after: str) -> DepartedRun | Mapping[str, int] | None:
         """Ends a run here if nothing of it is in flight, else what is; None where there is no such run."""

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Awaitable, Callable
 
 import pytest
+from redis.exceptions import ResponseError
 
 from prorl_mq.errors import RedisUnavailable
 from prorl_mq.store.server import connection
@@ -69,3 +70,25 @@ async def test_a_fault_of_this_machine_is_no_outage_of_redis(
         RedisUnavailable if hidden else OSError, match="Redis has not answered" if hidden else "of this"
     ):
         await patiently(fails, outage_ms=50)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConnectionRefusedError("refused"), "Redis has not answered for 0 s (refused); start it or check its address"),
+        (
+            ResponseError("NOREPLICAS none"),
+            "Redis has refused this for 0 s (NOREPLICAS none); let a replica follow it again",
+        ),
+        (ResponseError("MISCONF no space"), "Redis has refused this for 0 s (MISCONF no space); its log says more"),
+    ],
+)
+async def test_a_server_that_refuses_is_not_said_to_be_away(error: Exception, said: str) -> None:
+    """Who reads that it has not answered looks for a server that is there."""
+
+    async def attempt() -> None:
+        raise error
+
+    with pytest.raises(RedisUnavailable) as raised:
+        await patiently(attempt, outage_ms=0)
+    assert str(raised.value) == said
