@@ -88,7 +88,8 @@ class Rooms:
             ledger.give_up(ask.ref)
             raise
         except Exception as error:
-            ledger.take(turn)
+            if ledger.knows(ask.ref):
+                ledger.take(turn)
             _tell(pool, error, "a turn begins without it")
         finally:
             if ledger.turns.get(ask.ref) is turn:
@@ -144,6 +145,10 @@ class _PoolLedger:
     @property
     def idle(self) -> bool:
         return not (self.turns or self._mine or self._gone)
+
+    def knows(self, ref: str) -> bool:
+        """True if a session of this process has a seat."""
+        return ref in self._mine
 
     def take(self, turn: _Turn) -> None:
         """A turn begins, unless it was told just now where."""
