@@ -6,15 +6,17 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
+from prorl_mq.clock import monotonic
 from prorl_mq.duties import probe_backends
 from prorl_mq.duties.backend_control import BackendControl
 from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.rules.routing import room
-from prorl_mq.rules.routing.room import CacheLimit, Seat, SeatState
+from prorl_mq.rules.routing.room import Ask, CacheLimit, Seat, SeatState
 from prorl_mq.schema.items import Claim, Held
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import PoolView, Seats
@@ -397,7 +399,7 @@ async def test_a_turn_that_is_over_leaves_no_seat_that_runs_or_waits(
     await backends.remove(queue.store, POOL, small[1].address, drain=False)
     if not told:
         monkeypatch.setattr(rooms.AttemptSeat, "ended", lambda _self, _turn: None)
-        monkeypatch.setattr(rooms._PoolLedger, "leave", lambda _self, _ref: None)
+        monkeypatch.setattr(rooms._PoolLedger, "give_up", lambda _self, _ref: None)
     [made] = await sessions(queue, pools, 1)
     await made.turn()
     await limited(queue, pools, small[0])
@@ -416,7 +418,7 @@ async def test_a_turn_that_is_over_leaves_no_seat_that_runs_or_waits(
         assert isinstance((await asyncio.gather(turn, return_exceptions=True))[0], BaseException)
         await pools.rooms._turn()
         left = (await seats(queue)).get(made.work.held.token)
-    assert (left is None or left.state is SeatState.TOOLS) is told, left
+    assert (left is None or left.state in {SeatState.TOOLS, SeatState.OUT}) is told, left
 
 
 @pytest.mark.parametrize("shares", [True, False])
@@ -604,3 +606,139 @@ async def test_a_turn_that_waits_writes_nothing_and_begins_when_another_process_
     await pools.rooms._turn()
     assert await _is(queue, made, SeatState.RUNNING)
     await turn
+
+
+def drifting(turn: rooms._Turn, now_ms: float) -> Ask:
+    """Since when a turn waits, as each look at the clock says."""
+    return turn.ask._replace(since_ms=now_ms - 1000 * (monotonic() - turn.since))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_turns_of_two_processes_that_wait_write_nothing(
+    queue: Queue,
+    pools: Pools,
+    clients: InferenceClients,
+    small: list[FakeBackend],
+    monkeypatch: pytest.MonkeyPatch,
+    kept: bool,
+) -> None:
+    """The control: parts of milliseconds, which Redis does not have. Each writes when it has read the other's row."""
+    if not kept:
+        monkeypatch.setattr(rooms._Turn, "at", drifting)
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    processes = [pools, Pools(queue.store, clients)]
+    made = [Session(mine, held) for mine, held in zip(processes, await in_run(queue, n=2), strict=True)]
+    for each in made:
+        await each.turn()
+    await limited(queue, pools, small[0])
+    await until(partial(_limited, processes[1]))
+    await sits(queue, Seat(small[0].address, 600, SeatState.RUNNING, 0.0, 1e15))
+    async with ending(*(asyncio.create_task(each.turn()) for each in made)):
+        for each in made:
+            await until(partial(_is, queue, each, SeatState.WAITING))
+        for mine in processes * 2:
+            await mine.rooms._turn()
+        before = await queue.command("HGETALL", queue.keys.seats(POOL))
+        for mine in processes * 3:
+            await mine.rooms._turn()
+        assert (await queue.command("HGETALL", queue.keys.seats(POOL)) == before) is kept
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_the_oldest_begins_also_when_the_clock_of_redis_has_stepped(
+    queue: Queue, pools: Pools, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """Or when Redis answered late at first. The control: each is younger than the other one's row, and both wait."""
+    if not kept:
+        monkeypatch.setattr(rooms._Turn, "at", drifting)
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    made = await sessions(queue, pools, 2)
+    for each in made:
+        await each.turn()
+    await limited(queue, pools, small[0])
+    await sits(queue, Seat(small[0].address, 600, SeatState.RUNNING, 0.0, 1e15))
+    small[0].latency_ms = 60_000
+    asked = backends.seat
+
+    async def later(*about: Any) -> tuple[Seats, bool]:
+        found, done = await asked(*about)
+        return found._replace(now_ms=found.now_ms + 5_000), done
+
+    async with ending(*(asyncio.create_task(each.turn()) for each in made)):
+        for each in made:
+            await until(partial(_is, queue, each, SeatState.WAITING))
+        monkeypatch.setattr(backends, "seat", later)
+        await pools.rooms._turn()
+        await sits(queue, Seat(small[0].address, 300, SeatState.RUNNING, 0.0, 1e15))
+        for _ in range(3):
+            await pools.rooms._turn()
+        found = [(await seats(queue))[each.work.held.token].state for each in made]
+    assert found == [SeatState.RUNNING if kept else SeatState.WAITING, SeatState.WAITING]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_a_turn_that_begins_without_the_ledger_runs_in_it_as_soon_as_that_can_be_asked(
+    queue: Queue, pools: Pools, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    """The control: it counts as between two turns, and others push it out while it runs."""
+    if not taken:
+        monkeypatch.setattr(rooms._PoolLedger, "take", lambda *_: None)
+    [made] = await sessions(queue, pools, 1)
+    await limited(queue, pools, *small)
+    await made.turn()
+    await pools.rooms._turn()
+    for fake in small:
+        fake.latency_ms = 60_000
+    told = room.decide
+    monkeypatch.setattr(rooms, "decide", lambda *_: 1 / 0)
+    async with ending(asyncio.create_task(made.turn())):
+        await until(lambda: _run_at(small))
+        monkeypatch.setattr(rooms, "decide", told)
+        await pools.rooms._turn()
+        assert await _is(queue, made, SeatState.RUNNING) is taken
+
+
+async def _run_at(fakes: list[FakeBackend]) -> bool:
+    return any(fake.running for fake in fakes)
+
+
+async def test_a_turn_that_is_told_where_to_begin_when_its_patience_ends_runs_there() -> None:
+    ledger = rooms._PoolLedger(None, POOL)  # type: ignore[arg-type]
+    turn = rooms._Turn(Ask("t1", "http://b1", 100, 0, False, 1_000), monotonic())
+    turn.answer.set_result("http://b2")
+    ledger.take(turn)
+    assert ledger.idle, "the question has put its seat down"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_turn_that_hangs_up_and_asks_again_passes_nobody(
+    queue: Queue, pools: Pools, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """As a harness whose client gives up after a minute. The control: its seat is free, so it counts as one whose
+    prefix is there, and pushes out another one whose prefix is.
+    """
+    if not kept:
+        monkeypatch.setattr(rooms._PoolLedger, "give_up", rooms._PoolLedger.leave)
+    await backends.remove(queue.store, POOL, small[1].address, drain=False)
+    [made] = await sessions(queue, pools, 1)
+    await limited(queue, pools, small[0])
+    await made.turn()
+    await pools.rooms._turn()
+    run = Seat(small[0].address, 500, SeatState.RUNNING, 0.0, 1e15)
+    await sits(queue, run)
+    for state in (SeatState.WAITING, SeatState.WAITING if kept else SeatState.RUNNING):
+        small[0].latency_ms = 60_000
+        async with ending(asyncio.create_task(made.turn())):
+            await until(partial(_is, queue, made, state))
+        await sits(queue, run._replace(tokens=250), run._replace(tokens=350, state=SeatState.TOOLS))
+
+
+@contextlib.asynccontextmanager
+async def ending(*turns: "asyncio.Task[str]") -> AsyncIterator[None]:
+    """Turns that are given up afterwards."""
+    try:
+        yield
+    finally:
+        for turn in turns:
+            turn.cancel()
+        await asyncio.gather(*turns, return_exceptions=True)

@@ -39,6 +39,21 @@ class _Turn:
         self.ask, self.since = ask, since
         self.asked = False
         self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._since_ms: float | None = None
+
+    @property
+    def place(self) -> str | None:
+        """The backend that it was told to begin on."""
+        return self.answer.result() if self.answer.done() and not self.answer.cancelled() else None
+
+    def at(self, now_ms: float) -> Ask:
+        """The ask at the service's time. Since when it waits stays what its row says first, whole and whatever that
+        clock does since: of two turns all questions know the same one as the older.
+        """
+        began_ms = now_ms - 1000 * (monotonic() - self.since)
+        if self._since_ms is None:
+            self._since_ms = float(round(began_ms))
+        return self.ask._replace(since_ms=self._since_ms, patience_ms=self.ask.patience_ms + began_ms - self._since_ms)
 
 
 class Rooms:
@@ -68,17 +83,19 @@ class Rooms:
                     with self._waits.noted(f"room in the caches of pool {public(pool)!r}"):
                         await turn.answer
         except TimeoutError:
-            ledger.take(ask)
+            ledger.take(turn)
         except asyncio.CancelledError:
-            ledger.leave(ask.ref)
+            ledger.give_up(ask.ref)
             raise
         except Exception as error:
+            if ledger.knows(ask.ref):
+                ledger.take(turn)
             _tell(pool, error, "a turn begins without it")
         finally:
             if ledger.turns.get(ask.ref) is turn:
                 del ledger.turns[ask.ref]
             metrics.room_seconds.observe(monotonic() - started)
-        return turn.answer.result() if turn.answer.done() and not turn.answer.cancelled() else ask.address
+        return turn.place or ask.address
 
     def sized(self, pool: str, ref: str, tokens: int) -> None:
         """Turns of a session that runs have begun or ended: those under way need so many tokens together."""
@@ -129,13 +146,26 @@ class _PoolLedger:
     def idle(self) -> bool:
         return not (self.turns or self._mine or self._gone)
 
-    def take(self, ask: Ask) -> None:
-        """A turn begins without being told so."""
-        now_ms = self._now_ms()
-        self._mine[ask.ref] = ask.seat(ask.address, SeatState.RUNNING, now_ms, now_ms + LIFE_MS)
+    def knows(self, ref: str) -> bool:
+        """True if a session of this process has a seat."""
+        return ref in self._mine
+
+    def take(self, turn: _Turn) -> None:
+        """A turn begins, unless it was told just now where."""
+        if turn.place is None:
+            ask, now_ms = turn.ask, self._now_ms()
+            self._mine[ask.ref] = ask.seat(ask.address, SeatState.RUNNING, now_ms, now_ms + LIFE_MS)
+
+    def give_up(self, ref: str) -> None:
+        """A turn does not begin. Its session keeps its seat: without one, its next turn would pass those that wait."""
+        seat = self._mine.get(ref)
+        if seat is None:
+            self.leave(ref)
+        elif seat.state is not SeatState.TOOLS:
+            self._mine[ref] = seat._replace(state=SeatState.OUT)
 
     def change(self, ref: str, tokens: int, state: SeatState) -> None:
-        if (seat := self._mine.get(ref)) is not None:
+        if (seat := self._mine.get(ref)) is not None and seat.state is SeatState.RUNNING:
             now_ms = self._now_ms()
             self._mine[ref] = seat._replace(
                 tokens=tokens,
@@ -172,7 +202,7 @@ class _PoolLedger:
         try:
             seats = {ref: seat for ref, seat in known.items() if ref not in gone}
             seats |= {ref: _as_known(seat, known.get(ref)).renewed(now_ms, LIFE_MS) for ref, seat in mine.items()}
-            asks = [each.ask._replace(since_ms=now_ms - 1000 * (monotonic() - each.since)) for each in turns]
+            asks = [each.at(now_ms) for each in turns]
             limits = {at: limit for at, limit in view.limits.items() if view.unfit(at) is None}  # turns leave those
             answers = decide(seats, limits, asks, now_ms, LIFE_MS, view.takers)
             rows = {ref: seats.get(ref) for ref in known.keys() | seats.keys() if known.get(ref) != seats.get(ref)}
