@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import measure, report
-from bench.routing.cases import CAPS, FIELDS, SEEDS, SLOTS, UNTIL_S, WARM_UP_S, adversaries, compared, simulate
+from bench.routing.cases import (
+    CAPS,
+    FIELDS,
+    SEEDS,
+    SLOTS,
+    UNTIL_S,
+    WARM_UP_S,
+    adversaries,
+    compared,
+    simulate,
+    slow_tools,
+)
 from bench.routing.workload import MIXES, TraceUnread, recorded
 
 ADVERSARIES: Final = 100
@@ -68,6 +79,12 @@ def spirals(rows: Sequence[dict[str, Any]]) -> dict[str, report.Goal]:
     return {"adversaries: traces with a spiral": report.goal(sum(each < SPIRAL for each in over), "== 0", spread)}
 
 
+def slowed(rows: Sequence[dict[str, Any]]) -> dict[str, report.Goal]:
+    found = {row["case"]: row["tokens_s"] for row in rows}
+    over = [found[name] / found[name.replace(": room", ": sticky")] for name in found if name.endswith(": room")]
+    return {"slow tools: goodput over sticky's": report.goal(min(over), f">= {SPIRAL}", _range(over))} if over else {}
+
+
 def _range(values: Sequence[float]) -> str:
     return f"{min(values):.3g}..{max(values):.3g}"
 
@@ -88,6 +105,7 @@ def main() -> int:
     except (TraceUnread, OSError) as error:
         parser.error(str(error))
     cases = [case for kind in kinds for case in compared(kind, seeds, MIXES.get(kind), options.trace)]
+    cases += [] if options.quick else slow_tools()
     cases += adversaries(10 if options.quick else options.adversaries)
     rows: list[dict[str, Any]] = []
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
@@ -96,7 +114,7 @@ def main() -> int:
             print(
                 f"{len(rows)}/{len(cases)} {row['case']}: {row['tokens_s']:.0f} tokens/s", file=sys.stderr, flush=True
             )
-    judged = {name: each for kind in kinds for name, each in goals(kind, rows).items()} | spirals(rows)
+    judged = {name: each for kind in kinds for name, each in goals(kind, rows).items()} | spirals(rows) | slowed(rows)
     summary = report.summarise([row for row in rows if ", trace " not in row["case"]])
     lines = [[name, *(report.cell(found.get(field)) for field in FIELDS)] for name, found in sorted(summary.items())]
     print("All figures are simulated.")

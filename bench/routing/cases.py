@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from bench.routing.engine import Costs
 from bench.routing.policies import LeastLoaded, Room, RoundRobin, Sticky
 from bench.routing.simulator import Disturbance, Simulation
-from bench.routing.workload import BLOCK, MIXES, Mix, Session, generated, recorded
+from bench.routing.workload import BLOCK, MIXES, SLOW, Mix, Session, generated, recorded
 
 RULES: Final = {"round robin": RoundRobin, "least loaded": LeastLoaded, "sticky": Sticky, "room": Room}
 CAPS: Final = (90, 110, 130, 150, 170)
@@ -17,6 +17,7 @@ SLOTS: Final = (200, 400)
 SEEDS: Final = 3
 UNTIL_S, WARM_UP_S = 4_000.0, 1_500.0  # 400 sessions stay for 900 s: before, those that end are short ones
 ADVERSE_S, ADVERSE_WARM_UP_S = 600.0, 200.0
+SLOW_S, SLOW_WARM_UP_S, SLOW_SLOTS = 2_000.0, 700.0, 300
 LONG_EVERY: Final = 5  # of so many of these traces one has long prompts that samples share
 FIELDS: Final = ("tokens_s", "sessions_h", "hits", "worst_hits", "preempted", "length", "pace", "longest_wait_s")
 
@@ -66,6 +67,15 @@ def compared(name: str, seeds: int, mix: Mix | None, trace: Path | None) -> list
             cases += [Case(f"{name}: {rule}, {slots} slots", rule, slots, seed, mix, trace) for rule in RULES]
         cases += [Case(f"{name}: sticky, cap {cap}", "sticky", cap, seed, mix, trace) for cap in CAPS]
     return cases
+
+
+def slow_tools() -> list[Case]:
+    """Tools that work for minutes, with the rule and without."""
+    return [
+        Case(f"slow tools, {name}: {rule}", rule, SLOW_SLOTS, 0, mix, None, None, SLOW_S, SLOW_WARM_UP_S)
+        for name, mix in SLOW.items()
+        for rule in ("sticky", "room")
+    ]
 
 
 def adversaries(count: int) -> list[Case]:

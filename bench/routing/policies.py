@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from bench.routing.engine import Engine
-from prorl_mq.rules.routing import room
-from prorl_mq.rules.routing.room import Ask, EngineLoad, Pressure, Seat, SeatState
+from prorl_mq.rules.routing import pressure, room
+from prorl_mq.rules.routing.pressure import EngineLoad, Pressure
+from prorl_mq.rules.routing.room import Ask, Seat, SeatState
 
 LOOK_S: Final = 2.0  # between two looks at metrics, as the service makes them
 ASK_S: Final = 1.0  # between two questions of turns that wait
@@ -130,7 +131,7 @@ class Room(Sticky):
     def places(self, turns: Sequence[Turn], now: float) -> list[str | None]:
         limits = {}
         if any(each.pressed for each in self.pressure.values()):
-            limits = {address: room.limit(self.pressure[address], told) for address, told in self.told.items()}
+            limits = {address: pressure.limit(self.pressure[address], told) for address, told in self.told.items()}
         fresh = [turn.backend is None for turn in turns]
         for turn in turns:
             turn.backend = self.place(turn, now)  # it holds that one while it waits
@@ -169,7 +170,7 @@ class Room(Sticky):
             told = EngineLoad(
                 now * 1000, each.room * each.block, each.usage, len(each.running), len(each.waiting), each.preempted
             )
-            self.pressure[address] = room.judge(
+            self.pressure[address] = pressure.judge(
                 self.pressure[address], self.told.get(address), told, self.jobs[address]
             )
             self.told[address] = told

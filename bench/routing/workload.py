@@ -59,6 +59,13 @@ MIXES: Final = {
     "reasoning": Mix(turns=6.0, answer=1_500.0, result=300.0),
     "long prompts": Mix(prompt=30_000.0, turns=8.0, result=300.0),
 }
+# Long answers between long tools: what is kept for tools that work is room that answers could have.
+SLOW: Final = {
+    "four minutes": Mix(turns=6.0, answer=4_000.0, answer_spread=0.3, result=300.0, tools_s=250.0, tools_spread=0.3),
+    "two minutes": Mix(turns=6.0, answer=3_000.0, result=300.0, tools_s=120.0, tools_spread=0.5),
+    "a minute": Mix(turns=6.0, answer=3_000.0, result=300.0, tools_s=60.0, tools_spread=0.5),
+    "a minute, shorter answers": Mix(turns=6.0, answer=1_500.0, result=300.0, tools_s=60.0),
+}
 
 
 def generated(mix: Mix, seed: int) -> Iterator[Session]:

@@ -14,8 +14,8 @@ from prorl_mq.duties.backend_control import BackendControl, ControlFailed
 from prorl_mq.duties.tasks import Tasks
 from prorl_mq.rules.breaker import Breaker
 from prorl_mq.rules.reach import Reach
-from prorl_mq.rules.routing import metrics, room
-from prorl_mq.rules.routing.room import CacheLimit, EngineLoad, Pressure
+from prorl_mq.rules.routing import metrics, pressure
+from prorl_mq.rules.routing.pressure import CacheLimit, EngineLoad, Pressure
 from prorl_mq.schema.ids import tenant_of
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import SharedState
@@ -180,10 +180,10 @@ class BackendPressure:
         if loading:
             told = told._replace(waiting=0)
         before, last = found.get(address, (_known(seen.room, told), None))
-        found[address] = room.judge(before, last, told, jobs), told
-        if not any(pressure.pressed for pressure, _ in found.values()):
+        found[address] = pressure.judge(before, last, told, jobs), told
+        if not any(each.pressed for each, _ in found.values()):
             return ""
-        return room.limit(*found[address]).text
+        return pressure.limit(*found[address]).text
 
     async def _load(self, address: str, seen: SharedState) -> EngineLoad | None:
         try:
@@ -197,5 +197,5 @@ def _known(limit: CacheLimit | None, told: EngineLoad) -> Pressure:
     """The pressure that a limit was concluded from, as far as it says."""
     if limit is None:
         return Pressure()
-    share = min(room.SHARE, max(room.LEAST_SHARE, limit.tokens / told.capacity))
+    share = min(pressure.SHARE, max(pressure.LEAST_SHARE, limit.tokens / told.capacity))
     return Pressure(share, pressed=True, behind_ms=told.at_ms if limit.behind else 0.0)

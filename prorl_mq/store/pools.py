@@ -12,7 +12,8 @@ from prorl_mq.errors import NotFound
 from prorl_mq.rules import breaker
 from prorl_mq.rules.breaker import Breaker
 from prorl_mq.rules.reach import Reach
-from prorl_mq.rules.routing.room import CacheLimit, Seat, read_limit, read_seat
+from prorl_mq.rules.routing.pressure import CacheLimit, read_limit
+from prorl_mq.rules.routing.room import Seat, read_seat
 from prorl_mq.schema.codec import decode, encode
 from prorl_mq.schema.ids import public
 from prorl_mq.schema.policy import Announced, BackendPolicy, BackendProgress, PolicyStatus

@@ -16,7 +16,8 @@ from prorl_mq.duties import probe_backends
 from prorl_mq.duties.backend_control import BackendControl
 from prorl_mq.duties.probe_backends import BackendHealth
 from prorl_mq.rules.routing import room
-from prorl_mq.rules.routing.room import Ask, CacheLimit, Seat, SeatState
+from prorl_mq.rules.routing.pressure import CacheLimit
+from prorl_mq.rules.routing.room import Ask, Seat, SeatState
 from prorl_mq.schema.items import Claim, Held
 from prorl_mq.store import pools as backends
 from prorl_mq.store.pools import PoolView, Seats

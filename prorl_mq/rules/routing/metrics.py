@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from prorl_mq.rules.routing import room
-from prorl_mq.rules.routing.room import EngineLoad
+from prorl_mq.rules.routing import pressure
+from prorl_mq.rules.routing.pressure import EngineLoad
 
 USAGE, RUNNING, WAITING = "vllm:kv_cache_usage_perc", "vllm:num_requests_running", "vllm:num_requests_waiting"
 PREEMPTED, CACHE = "vllm:num_preemptions_total", "vllm:cache_config_info"
@@ -35,7 +35,7 @@ def load(lines: Iterable[bytes], at_ms: float) -> EngineLoad | None:
                 capacity += _tokens(labels)
     except (ValueError, OverflowError):
         return None
-    if not 0 < capacity <= room.MOST or not {USAGE, RUNNING, WAITING, PREEMPTED} <= found.keys():
+    if not 0 < capacity <= pressure.MOST or not {USAGE, RUNNING, WAITING, PREEMPTED} <= found.keys():
         return None
     if max(found[USAGE]) > 1:  # a percentage, say, or a line that ends with its time
         return None

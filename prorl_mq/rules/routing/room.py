@@ -3,9 +3,9 @@
 A backend keeps the prefix of a session while the agent's tools work, as long as it needs the room for nothing else.
 Where more sessions take turns on it than fit, each turn computes its prefix again and pushes out the next one's. So a
 pool that is short of room has a ledger: the tokens that each session needs on its backend. A turn begins where its
-session fits; else it waits, the oldest first. Before a backend idles, whoever waits gets what it keeps for tools that
-work. A session whose backend falls behind moves to one with far fewer sessions. The service and its simulation
-(`bench/routing`) ask these functions alike.
+session fits; else it waits, the oldest first. Whoever waits gets what is kept for tools that work for long, and before
+a backend idles what it keeps for any. A session whose backend falls behind moves to one with far fewer sessions. The
+service and its simulation (`bench/routing`) ask these functions alike.
 """
 
 import math
@@ -14,19 +14,11 @@ from collections.abc import Container, Mapping, MutableMapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-SHARE: Final = 0.95  # of a backend's capacity that sessions may take
-LEAST_SHARE: Final = 0.5
-LESS: Final = 0.9  # of that share is left where turns are preempted, or wait in the backend
-MORE: Final = 0.01  # is added every `CALM_MS` without
-CALM_MS: Final = 30_000
-LESS_EVERY_MS: Final = 10_000
+from prorl_mq.rules.routing.pressure import MOST, SHARE, CacheLimit
+
 IDLE: Final = 0.3  # part of its limit that running turns need: below, a turn that waits begins in place of what is kept
-PRESSED: Final = 0.7  # part of the capacity that its sessions need: from there on it has a ledger
-RELIEVED: Final = 0.5
-RELIEVED_MS: Final = 60_000  # it has needed less than `RELIEVED` for so long: the ledger is put away
-COARSE: Final = 20  # a limit is told in such parts of the capacity, so that it is news seldom
+KEPT_MS: Final = 30_000  # a session whose tools have worked for so long gives way to one that waits
 MARGIN: Final = 0.5  # a session moves to a backend with so much of its own one's sessions, to compute its prefix again
-MOST: Final = 2**53  # tokens of a seat or a limit; nobody has more
 UNHEARD: Final = 512  # tokens that the first answer of a session is expected to have
 
 
@@ -78,81 +70,6 @@ class Ask(NamedTuple):
 
     def seat(self, address: str, state: SeatState, since_ms: float, until_ms: float) -> Seat:
         return Seat(address, self.tokens, state, since_ms, until_ms, self.opening, self.shared)
-
-
-class CacheLimit(NamedTuple):
-    """Tokens that the sessions of one backend may need, and whether it falls behind."""
-
-    tokens: int
-    behind: bool = False
-
-    @property
-    def text(self) -> str:
-        return f"{self.tokens}{' behind' if self.behind else ''}"
-
-
-class EngineLoad(NamedTuple):
-    """Load of a backend at one moment, as its metrics tell it."""
-
-    at_ms: float
-    capacity: int  # tokens that its cache has room for
-    usage: float  # part of them that running requests hold, 0 to 1
-    running: int
-    waiting: int
-    preempted: int  # since it started
-
-
-class Pressure(NamedTuple):
-    """Conclusions from the loads so far."""
-
-    share: float = SHARE
-    pressed: bool = False
-    calm_since_ms: float = 0.0  # nothing was preempted or waited since then, or since the share was raised last
-    lowered_ms: float = 0.0
-    relieved_since_ms: float = 0.0  # 0: it needs more than `RELIEVED`
-    waited: bool = False  # in the look before
-    behind_ms: float = 0.0  # when requests were last seen to wait in it for two looks
-
-
-def needed(told: EngineLoad, jobs: int) -> float:
-    """The part of its capacity that all sessions of a backend need, of the size of those that run."""
-    return told.usage * max(1.0, jobs / told.running) if told.running else 0.0
-
-
-def judge(before: Pressure, last: EngineLoad | None, told: EngineLoad, jobs: int) -> Pressure:
-    """The conclusion from two looks at a backend. `jobs` hold it."""
-    now = told.at_ms
-    preempted = last is not None and told.preempted > last.preempted
-    queued = told.waiting > 0 and before.waited
-    trouble = preempted or queued
-    share, calm, lowered = before.share, before.calm_since_ms or now, before.lowered_ms
-    if trouble:
-        calm = now
-        if now - lowered >= LESS_EVERY_MS:
-            share, lowered = max(LEAST_SHARE, share * LESS), now
-    elif now - calm >= CALM_MS:
-        share, calm = min(SHARE, share + MORE), now
-    need = needed(told, jobs)
-    relieved = 0.0 if trouble or need >= RELIEVED else before.relieved_since_ms or now
-    kept = before.pressed and not (relieved and now - relieved >= RELIEVED_MS)
-    behind_ms = now if queued else before.behind_ms
-    return Pressure(share, trouble or need >= PRESSED or kept, calm, lowered, relieved, told.waiting > 0, behind_ms)
-
-
-def limit(now: Pressure, told: EngineLoad) -> CacheLimit:
-    """The limit of a backend whose pool has a ledger, as workers are told."""
-    share = int(now.share * COARSE + 1e-9) / COARSE
-    return CacheLimit(int(share * told.capacity), bool(now.behind_ms) and told.at_ms - now.behind_ms < CALM_MS)
-
-
-def read_limit(text: str) -> CacheLimit | None:
-    """The reverse of `CacheLimit.text`. None for one that this release cannot read, as of a later one."""
-    tokens, _, behind = text.partition(" ")
-    try:
-        limit = CacheLimit(int(tokens), behind == "behind")
-    except ValueError:
-        return None
-    return limit if 0 <= limit.tokens <= MOST else None
 
 
 def read_seat(text: str) -> Seat | None:
@@ -284,8 +201,19 @@ class _Ledger:
         other = max(free, key=lambda each: (free[each], each), default="")
         if other and free[other] >= 0:
             return other
-        next_here = all(since >= ask.since_ms for since, _ in self.waits[at])
-        return at if next_here and self._running(at) < IDLE * limit.tokens and self._made(at, limit.tokens, ask) else ""
+        return at if self._next(at, ask) and self._given(at, ask) else ""
+
+    def _next(self, address: str, ask: Ask) -> bool:
+        """True if of those that could begin beside what runs it has waited for longest."""
+        fits = self.limits[address].tokens - self._running(address)
+        return all(since >= ask.since_ms or tokens > fits for since, tokens in self.waits[address])
+
+    def _given(self, address: str, ask: Ask) -> bool:
+        """True if sessions whose tools work for long give way to it, or any of them where the backend idles else."""
+        most = self.limits[address].tokens
+        if self._running(address) < IDLE * most:
+            return self._made(address, most, ask)
+        return self._made(address, SHARE * most, ask, self.now_ms - KEPT_MS)
 
     def _lighter(self, ask: Ask) -> str:
         """A backend that keeps up, has room, and so few sessions that moving pays; empty: there is none."""
@@ -314,11 +242,13 @@ class _Ledger:
             busy.add(seat, 1)
         return busy.tokens
 
-    def _made(self, address: str, most: float, ask: Ask) -> bool:
-        """True if it fits, or will once those sessions between turns are out whose tools have worked longest."""
+    def _made(self, address: str, most: float, ask: Ask, since_ms: float = math.inf) -> bool:
+        """True if it fits, or will once those sessions between turns are out whose tools have worked longest: of those
+        that began until then.
+        """
         out = list[tuple[str, Seat]]()
-        for _, ref in sorted(self.between[address]):
-            if self.loads[address].joined(ask) <= most:
+        for since, ref in sorted(self.between[address]):
+            if since > since_ms or self.loads[address].joined(ask) <= most:
                 break
             out.append((ref, self.seats[ref]))
             self._put_in(ref, self.seats[ref]._replace(state=SeatState.OUT))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_mq.rules.routing.metrics import LINE_BYTES, keeps, load
-from prorl_mq.rules.routing.room import EngineLoad
+from prorl_mq.rules.routing.pressure import EngineLoad
 
 LINES = [
     b'vllm:num_requests_running{engine="0",model_name="policy"} 3.0',

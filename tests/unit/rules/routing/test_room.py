@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_mq.rules.routing import room
-from prorl_mq.rules.routing.room import Ask, CacheLimit, EngineLoad, Pressure, Seat, SeatState, decide, judge, needed
+from prorl_mq.rules.routing import pressure, room
+from prorl_mq.rules.routing.pressure import CacheLimit
+from prorl_mq.rules.routing.room import Ask, Seat, SeatState, decide
 
 A, B = "http://a", "http://b"
 LIFE_MS = 30_000.0
@@ -22,11 +23,6 @@ def ask(ref: str, tokens: int = 100, at: str = A, *, since: float = NOW_MS, warm
 
 def seat(tokens: int, state: SeatState = SeatState.RUNNING, at: str = A, *, since: float = NOW_MS) -> Seat:
     return Seat(at, tokens, state, since, NOW_MS + LIFE_MS)
-
-
-def told(at_ms: float = NOW_MS, **facts: float) -> EngineLoad:
-    found = {"capacity": 1_000, "usage": 0.1, "running": 2, "waiting": 0, "preempted": 0, **facts}
-    return EngineLoad(at_ms=at_ms, **found)  # type: ignore[arg-type]
 
 
 def test_a_turn_begins_where_its_session_fits_and_waits_where_it_does_not() -> None:
@@ -154,7 +150,7 @@ def test_the_seat_of_a_worker_that_died_ends_by_itself() -> None:
 @pytest.mark.parametrize(("runs", "begins"), [(200, True), (400, False)])
 def test_what_is_kept_for_tools_goes_to_whoever_waits_before_a_backend_idles(runs: int, begins: bool) -> None:
     """To one that is new here, the oldest of those that wait. The control: a backend that has enough to do."""
-    longest = seat(300, SeatState.TOOLS, since=NOW_MS - 40_000)
+    longest = seat(300, SeatState.TOOLS, since=NOW_MS - 20_000)
     seats = {"runs": seat(runs), "shorter": seat(250, SeatState.TOOLS, since=NOW_MS - 4_000), "longest": longest}
     waits = {"young": seat(300, SeatState.WAITING, since=NOW_MS - 1_000),
              "oldest": seat(300, SeatState.WAITING, since=NOW_MS - 2_000)}  # fmt: skip
@@ -162,6 +158,21 @@ def test_what_is_kept_for_tools_goes_to_whoever_waits_before_a_backend_idles(run
     made = seats | waits
     assert decide(made, {A: CacheLimit(1_000)}, asks, NOW_MS, LIFE_MS) == ["", A if begins else ""]
     assert (made["longest"].state is SeatState.OUT, made["shorter"]) == (begins, seats["shorter"])
+
+
+@pytest.mark.parametrize(("since_s", "begins"), [(40, True), (20, False)])
+def test_tools_that_work_for_long_give_their_room_to_whoever_waits_longest(since_s: int, begins: bool) -> None:
+    """Also where the backend has enough to do. The control: tools that have worked for less."""
+    seats = {"runs": seat(500), "tools": seat(400, SeatState.TOOLS, since=NOW_MS - since_s * 1_000)}
+    assert decide(seats, {A: CacheLimit(1_000)}, [ask("new", 300)], NOW_MS, LIFE_MS) == [A if begins else ""]
+    assert (seats["tools"].state is SeatState.OUT) is begins
+
+
+@pytest.mark.parametrize(("tokens", "passed"), [(800, True), (700, False)])
+def test_one_that_does_not_fit_beside_what_runs_keeps_no_backend_idle(tokens: int, passed: bool) -> None:
+    """The control fits once the tools have lost their room, and is the older one."""
+    seats = {"runs": seat(250), "tools": seat(700, SeatState.TOOLS), "big": seat(tokens, SeatState.WAITING, since=1.0)}
+    assert decide(seats, {A: CacheLimit(1_000)}, [ask("young")], NOW_MS, LIFE_MS) == [A if passed else ""]
 
 
 def test_a_backend_with_room_is_asked_before_tools_lose_theirs() -> None:
@@ -177,39 +188,6 @@ def test_synchronised_tools_let_somebody_begin() -> None:
     answers = decide(seats, {A: CacheLimit(950)}, asks, NOW_MS, LIFE_MS)
     assert answers.count(A) == 1
     assert {each.state for each in seats.values()} == {SeatState.RUNNING, SeatState.WAITING}
-
-
-def test_a_pool_is_pressed_by_what_its_jobs_need_not_by_what_runs_now() -> None:
-    """Two of twenty sessions run and hold a tenth: together they need the whole."""
-    assert needed(told(), jobs=20) == pytest.approx(1.0)
-    assert judge(Pressure(), None, told(), 20).pressed
-    assert not judge(Pressure(), None, told(), 4).pressed
-    assert not judge(Pressure(), None, told(running=0, usage=0.0), 50).pressed
-
-
-def test_preemption_lowers_the_share_and_calm_raises_it_again() -> None:
-    first = judge(Pressure(), None, told(), 4)
-    lower = judge(first, told(), told(NOW_MS + 2_000, preempted=3), 4)
-    assert (lower.share, lower.pressed) == (pytest.approx(0.95 * 0.9), True)
-    same = judge(lower, told(preempted=3), told(NOW_MS + 4_000, preempted=5), 4)
-    assert same.share == lower.share, "it was lowered two seconds ago"
-    calm = judge(same, told(preempted=5), told(NOW_MS + 40_000, preempted=5), 4)
-    assert calm.share == pytest.approx(lower.share + room.MORE)
-    restarted = judge(calm, told(preempted=5), told(NOW_MS + 80_000, preempted=0), 4)
-    assert restarted.share > calm.share, "a counter that begins again is no preemption"
-
-
-def test_one_look_with_requests_that_wait_is_no_trouble_and_two_are() -> None:
-    once = judge(Pressure(), None, told(waiting=1), 4)
-    assert not once.pressed
-    assert judge(once, told(waiting=1), told(NOW_MS + 2_000, waiting=1), 4).pressed
-
-
-def test_the_ledger_is_put_away_after_a_minute_of_little() -> None:
-    now = judge(Pressure(), None, told(), 20)
-    for second in range(0, 120, 2):
-        now = judge(now, told(), told(NOW_MS + second * 1_000, usage=0.05, running=2), 4)
-        assert now.pressed is (second < 60)
 
 
 SIZES = st.integers(1, 2_000)
@@ -273,18 +251,18 @@ PARTS = st.sampled_from(["r", "1", "-1", "9e999", "NaN", "x"])
 def test_whatever_stands_in_a_row_is_a_sound_seat_or_nothing(text: str) -> None:
     found = room.read_seat(text)
     assert found is None or (math.isfinite(found.since_ms) and math.isfinite(found.until_ms))
-    limit = room.read_limit(text)
-    assert limit is None or 0 <= limit.tokens <= room.MOST
+    limit = pressure.read_limit(text)
+    assert limit is None or 0 <= limit.tokens <= pressure.MOST
 
 
-@given(st.integers(0, room.MOST), STATES, st.integers(0, 2**50), st.integers(0, 2**50))
+@given(st.integers(0, pressure.MOST), STATES, st.integers(0, 2**50), st.integers(0, 2**50))
 def test_a_seat_and_a_limit_are_read_as_they_were_written(
     tokens: int, state: SeatState, since: int, until: int
 ) -> None:
     made = Seat(A, tokens, state, float(since), float(until))
     for each in (made, made._replace(opening="1f", shared=tokens // 2)):
         assert room.read_seat(each.text) == each
-    assert room.read_limit(CacheLimit(tokens, tokens % 2 == 0).text) == CacheLimit(tokens, tokens % 2 == 0)
+    assert pressure.read_limit(CacheLimit(tokens, tokens % 2 == 0).text) == CacheLimit(tokens, tokens % 2 == 0)
 
 
 @given(ledgers())
