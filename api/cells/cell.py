@@ -59,6 +59,12 @@ class CellAnswer:
         except msgspec.DecodeError:
             return None
 
+    @property
+    def why(self) -> str:
+        """The reason that a refusal gives, else its status."""
+        said = self.json()
+        return str((said.get("detail") if isinstance(said, dict) else None) or self.status)
+
 
 class Cell:
     """One cell, with connections of its own: what waits for it takes none of another's."""

@@ -9,7 +9,7 @@ import msgspec
 
 from api.cells.cell import Cell, CellAnswer, CellLost
 from api.cells.directory import CellRefusal, load_of
-from api.problems import unavailable
+from api.problems import Problem, unavailable
 
 Document = dict[str, Any]
 SUMS: Final = (
@@ -29,7 +29,8 @@ async def asked(
     cells: Iterable[Cell], method: str, target: str, headers: Mapping[str, str], body: bytes = b"", *, shape: Any
 ) -> CellAnswers:
     """Asks all at once. An answer without a field that `shape` needs, as of another release or of what is no API, is
-    none. Raises `CellRefusal` for one that is no outage, `Problem` (503) if none answers.
+    none. Raises `CellRefusal` where cells refuse it, a `Problem` of the same status if others have answered, and one of
+    503 if none answers.
     """
     cells = list(cells)
 
@@ -41,10 +42,13 @@ async def asked(
         return None if answer.status == 429 else answer
 
     answers = dict(zip((cell.name for cell in cells), await asyncio.gather(*map(one, cells)), strict=True))
-    for answer in answers.values():
-        if answer is not None and 400 <= answer.status < 500:
-            raise CellRefusal(answer.status, answer.body, answer.headers)
     told = {name: answer.json() for name, answer in answers.items() if answer is not None and _fits(answer, shape)}
+    for name, answer in answers.items():
+        if answer is not None and 400 <= answer.status < 500:
+            if not told:
+                raise CellRefusal(answer.status, answer.body, answer.headers)
+            others = ", ".join(told)
+            raise Problem(answer.status, f"cell {name} refuses it, and {others} did not: {answer.why[:500]}")
     if not told:
         raise unavailable("no cell gives an answer of this release's API: try again, and look at the addresses")
     return CellAnswers(told, [name for name in answers if name not in told])

@@ -210,9 +210,7 @@ class Mover:
         headers = {**self._headers, "Content-Type": kind}
         answer = await cell.ask(method, self._path + path + self._query, headers, body, within_s=STEP_S)
         if answer.status == 429 or answer.status >= 500:
-            said = answer.json()
-            why = said.get("detail") if isinstance(said, dict) else None
-            raise unavailable(f"cell {cell.name} refuses a step of run {self._run!r}: {why or answer.status}")
+            raise unavailable(f"cell {cell.name} refuses a step of run {self._run!r}: {answer.why}")
         if answer.status >= 400:
             raise CellRefusal(answer.status, answer.body)
         return answer.body

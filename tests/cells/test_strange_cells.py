@@ -107,6 +107,25 @@ async def test_an_answer_of_all_cells_names_one_that_gives_none(name: str) -> No
                 assert answer.status_code == 503, (path, answer.text)
 
 
+@pytest.mark.parametrize("status", ["401 Unauthorized", "409 Conflict", "422 Unprocessable"])
+async def test_a_refusal_of_one_cell_names_it_and_those_that_did_as_they_were_asked(status: str) -> None:
+    """A policy version, say, which then is in some of them. A refusal of all is passed on as it is."""
+
+    def refused(path: str, _: dict[str, str]) -> bytes:
+        return told(b'{"detail": "a reason", "title": "no"}', status)
+
+    async with served(proper) as good, served(refused) as bad:
+        async with routed(good=good, bad=bad) as client:
+            answer = await client.get("/v1/runs")
+            assert (answer.status_code, answer.json()["detail"]) == (
+                int(status[:3]),
+                "cell bad refuses it, and good did not: a reason",
+            )
+        async with routed(bad=bad, worse=bad) as client:
+            answer = await client.get("/v1/runs")
+            assert (answer.status_code, answer.json()) == (int(status[:3]), {"detail": "a reason", "title": "no"})
+
+
 @pytest.mark.parametrize("name", STRANGE)
 async def test_a_new_run_goes_to_a_cell_that_answers(name: str) -> None:
     async with served(proper) as good, served(STRANGE[name]) as strange, routed(good=good, strange=strange) as client:

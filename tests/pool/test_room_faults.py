@@ -169,7 +169,6 @@ async def test_a_server_that_lost_its_last_second_is_told_again_who_runs(
             await queue.command("DEL", queue.keys.seats(POOL))
         else:
             await queue.command("HSET", queue.keys.seats(POOL), "stamp", "9", ref, written)
-        monkeypatch.setattr(rooms, "LIFE_MS", 3e6)  # it renews its rows, and so learns what Redis has
         for _ in range(2):
             await pools.rooms._turn()
         found = (await seats(queue))[ref].state

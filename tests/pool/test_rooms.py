@@ -15,7 +15,7 @@ from prorl_mq.clock import monotonic
 from prorl_mq.duties import probe_backends
 from prorl_mq.duties.backend_control import BackendControl
 from prorl_mq.duties.probe_backends import BackendHealth
-from prorl_mq.rules.routing import room
+from prorl_mq.rules.routing import pressure, room
 from prorl_mq.rules.routing.pressure import CacheLimit
 from prorl_mq.rules.routing.room import Ask, Seat, SeatState
 from prorl_mq.schema.items import Claim, Held
@@ -173,7 +173,7 @@ async def test_a_pool_that_has_room_again_is_told_so(
     queue: Queue, pools: Pools, health: BackendHealth, small: list[FakeBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await pressed(pools, health, *await sessions(queue, pools, 8))
-    monkeypatch.setattr(room, "RELIEVED_MS", 1.0)
+    monkeypatch.setattr(pressure, "RELIEVED_MS", 1.0)
 
     async def relieved() -> bool:
         await health.turn()

@@ -206,7 +206,7 @@ class _PoolLedger:
             limits = {at: limit for at, limit in view.limits.items() if view.unfit(at) is None}  # turns leave those
             answers = decide(seats, limits, asks, now_ms, LIFE_MS, view.takers)
             rows = {ref: seats.get(ref) for ref in known.keys() | seats.keys() if known.get(ref) != seats.get(ref)}
-            if rows or "" in answers:  # who waits must know what others have changed
+            if rows or mine or "" in answers:  # others may have changed the ledger, or Redis have lost its last second
                 self._known, done = await backends.seat(self._store, self._pool, self._known, rows)
                 self._ahead_ms = self._known.now_ms - monotonic() * 1000
                 if not done:
