@@ -128,7 +128,7 @@ async def test_a_node_that_is_named_alone_is_refused_with_the_address_to_give(he
         with pytest.raises(ServerUnfit, match=r"redis\+cluster://HOST:PORT"):
             await fitness.start_up(plain)
         [_, elsewhere] = here.namespaces(2)
-        with pytest.raises(RedisUnavailable, match=r"a node of a cluster; give redis\+cluster://"):
+        with pytest.raises(RedisUnavailable, match=r"a node of a cluster: give redis\+cluster://"):
             await patiently(lambda: ask(plain, "GET", f"{{{elsewhere}}}:epoch"), outage_ms=0)
     finally:
         await plain.aclose()

@@ -17,15 +17,15 @@ EVERY_MS = 2_000.0
 class Metrics:
     """A backend's metrics, and how often they were asked for."""
 
-    def __init__(self, waiting: int = 0, *, told: bool = True) -> None:
-        self.waiting, self.told, self.asked = waiting, told, 0
+    def __init__(self, waiting: int = 0, *, usage: float = 0.2, told: bool = True) -> None:
+        self.waiting, self.usage, self.told, self.asked = waiting, usage, told, 0
 
     async def load_lines(self, *_: object) -> list[bytes]:
         self.asked += 1
         if not self.told:
             raise ControlFailed("timed out")
         lines = (
-            "vllm:num_requests_running 4", f"vllm:num_requests_waiting {self.waiting}", "vllm:kv_cache_usage_perc 0.2",
+            "vllm:num_requests_running 4", f"vllm:num_requests_waiting {self.waiting}", f"vllm:kv_cache_usage_perc {self.usage}",
             "vllm:num_preemptions_total 0", 'vllm:cache_config_info{kv_cache_size_tokens="1000"} 1',
         )  # fmt: skip
         return [line.encode() for line in lines]
@@ -53,10 +53,10 @@ async def test_requests_that_wait_for_new_weights_lower_no_limit(
     loading: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backend that is paused for a minute has them wait. The control: they wait for room in its cache."""
-    look = Looks(Metrics(waiting=3), monkeypatch)
+    look = Looks(Metrics(waiting=3, usage=0.6), monkeypatch)
     assert bool(await look(30, loading=loading)) is not loading
     shares = {pressure.share for found in look.pressure._seen.values() for pressure, _ in found.values()}
-    assert min(shares) == (0.95 if loading else pytest.approx(0.5, abs=0.01))
+    assert min(shares) == (0.95 if loading else pytest.approx(0.95 * 0.9))
 
 
 async def test_a_backend_that_tells_no_load_is_asked_for_it_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
