@@ -39,7 +39,10 @@ def batch(seed: int, jobs: int, n: int = 8) -> BatchRequest:
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_every_record_comes_exactly_once_whatever_is_killed(world: World, seed: int) -> None:
-    """Workers, APIs and Redis die by SIGKILL, workers stand still past their lease; no group is lost or doubled."""
+    """Workers, APIs and Redis die by SIGKILL, workers stand still past their lease; no group is lost or doubled.
+
+    For 100 s at most, as a slow machine does little between two kills.
+    """
     async with store_of(world) as store:
         await start_all(world, store)
         request = batch(seed, JOBS)
@@ -47,9 +50,7 @@ async def test_every_record_comes_exactly_once_whatever_is_killed(world: World, 
         killer = Killer(world, seed)
         await gather(store, killer, len(request.groups), within_s=100)
         killer.calm()
-        records = await gather(
-            store, None, len(request.groups), within_s=100
-        )  # a slow machine does little between kills
+        records = await gather(store, None, len(request.groups), within_s=100)
         missing = {f"b{seed}-{i}" for i in range(len(request.groups))} - {record.group_id for record in records}
         assert not missing, f"{len(missing)} groups lost after {killer.done}"
         assert len(records) == len({record.group_id for record in records}) == len(request.groups)
