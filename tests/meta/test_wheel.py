@@ -12,7 +12,7 @@ import pytest
 from prorl_mq.cli.installing.parts import PARTS, FolderCopy
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(600), pytest.mark.xdist_group("wheel")]
 
 
 def run(*argv: object, cwd: Path) -> "subprocess.CompletedProcess[str]":
