@@ -280,6 +280,12 @@ async def followed_by_one(page: Followed, host: str) -> bool:
     return False
 
 
+async def leads(page: Followed, host: str) -> bool:
+    with contextlib.suppress(RedisError, OSError):
+        return b"role:master" in await page.ask(host, "INFO", "replication")
+    return False
+
+
 async def led_away(page: Followed, host: str) -> bool:
     """It is no primary any more."""
     with contextlib.suppress(RedisError, OSError):
@@ -298,6 +304,7 @@ async def test_a_chain_with_certificates_as_written_fails_over_and_is_whole_agai
         await page.do(block("export REDISCLI_AUTH"))
         await writers.whole()
         page.kill("R")  # what a Sentinel has written into its file starts it again
+        await until(lambda: leads(page, "S"))  # one that is back before is never missed
         page.start("R")
         await until_second(page, "S")
         await page.do(block("export REDISCLI_AUTH"), {"P": "R", "R": "S", "S": "P"})

@@ -43,7 +43,7 @@ def test_the_token_of_the_command_line_wins_over_the_variable(monkeypatch: pytes
 @pytest.mark.slow
 @pytest.mark.process
 async def test_a_client_of_a_command_speaks_of_a_service_that_is_down(capsys: pytest.CaptureFixture[str]) -> None:
-    async with reaching.reach(parse(["run", "--url", f"http://127.0.0.1:{free_port()}"]), patience_s=3) as client:
+    async with reaching.reach(parse(["run", "--url", f"http://127.0.0.1:{free_port()}"]), patience_s=5) as client:
         with pytest.raises(Unreachable):
             await client.runs()
     assert "does not answer" in capsys.readouterr().err
