@@ -86,22 +86,27 @@ def read_entry(entry: bytes, fields: Sequence[bytes]) -> Entry:
 
 
 async def prepare(store: Store) -> None:
-    """Makes the streams that every deployment has, through an outage of Redis. Where all are there nothing is written:
-    a primary takes nothing while a replica is away, and a process begins all the same.
+    """Makes the streams that every deployment has, through an outage of Redis. A primary takes nothing while a replica
+    is away: a process begins all the same where all are there.
     """
     names = shared(store.keys)
-    if not await patiently(lambda: _made(store.redis, names), outage_ms=store.outage_ms):
-        await patiently(lambda: ensure(store.redis, names), outage_ms=store.outage_ms)
+
+    async def attempt() -> None:
+        try:
+            await ensure(store.redis, names)
+        except ResponseError as error:
+            if not passing(error) or not await _made(store.redis, names):
+                raise
+
+    await patiently(attempt, outage_ms=store.outage_ms)
 
 
 async def _made(redis: Redis, names: Sequence[str]) -> bool:
     """True if streams have their group, which none of ours has beside another one."""
     try:
         return all(await ask_many(redis, [("XINFO", "GROUPS", name) for name in names]))
-    except ResponseError as error:
-        if passing(error):
-            raise
-        return False  # there is no such stream
+    except ResponseError:  # there is no such stream
+        return False
 
 
 async def lanes(store: Store) -> dict[str, Lane]:
