@@ -25,8 +25,8 @@ class Metrics:
         if not self.told:
             raise ControlFailed("timed out")
         lines = (
-            "vllm:num_requests_running 4", f"vllm:num_requests_waiting {self.waiting}", f"vllm:kv_cache_usage_perc {self.usage}",
-            "vllm:num_preemptions_total 0", 'vllm:cache_config_info{kv_cache_size_tokens="1000"} 1',
+            "vllm:num_requests_running 4", f"vllm:num_requests_waiting {self.waiting}", "vllm:num_preemptions_total 0",
+            f"vllm:kv_cache_usage_perc {self.usage}", 'vllm:cache_config_info{kv_cache_size_tokens="1000"} 1',
         )  # fmt: skip
         return [line.encode() for line in lines]
 
