@@ -191,6 +191,7 @@ class SandboxCalls:
         self.dial = dial or UnixDial()
         self._idle: WireConnection | None = None
         self.detached = False  # a cancelled call lets its act run on
+        self._overrun = False  # and no answer has said so
 
     async def call(self, header: dict[str, Any], payload: bytes = b"", *, timeout_s: float) -> WireAnswer:
         """Sends a request and waits for its answer.
@@ -205,7 +206,9 @@ class SandboxCalls:
                 sent = "act" in header
                 await connection.request(header, payload)
                 answer = await connection.answer()
-                if self.dial.heard(self._handle) and header["op"] in TOLD:
+                self._overrun = self.dial.heard(self._handle) or self._overrun
+                if self._overrun and header["op"] in TOLD:
+                    self._overrun = False
                     answer = answer._replace(payload=answer.payload + OVERRUN)
                 connection.keep = not answer.header.pop("last", False)
         except (TimeoutError, asyncio.CancelledError) as error:
