@@ -155,6 +155,7 @@ class _Ledger:
     ) -> None:
         self.seats, self.limits, self.now_ms, self.takers = seats, limits, now_ms, takers
         self.loads = {address: _Sum() for address in limits}
+        self.busy = {address: _Sum() for address in limits}  # of that, turns that run
         self.runs: dict[str, dict[str, Seat]] = {address: {} for address in limits}
         self.sessions = dict.fromkeys(limits, 0)
         self.between: dict[str, list[tuple[float, str]]] = {address: [] for address in limits}
@@ -172,6 +173,7 @@ class _Ledger:
         self.sessions[address] += sign
         if seat.state is SeatState.RUNNING:
             self.loads[address].add(seat, sign)
+            self.busy[address].add(seat, sign)
             if sign > 0:
                 self.runs[address][ref] = seat
             else:
@@ -205,13 +207,13 @@ class _Ledger:
 
     def _next(self, address: str, ask: Ask) -> bool:
         """True if of those that could begin beside what runs it has waited for longest."""
-        fits = self.limits[address].tokens - self._running(address)
+        fits = self.limits[address].tokens - self.busy[address].tokens
         return all(since >= ask.since_ms or tokens > fits for since, tokens in self.waits[address])
 
     def _given(self, address: str, ask: Ask) -> bool:
         """True if sessions whose tools work for long give way to it, or any of them where the backend idles else."""
         most = self.limits[address].tokens
-        if self._running(address) < IDLE * most:
+        if self.busy[address].tokens < IDLE * most:
             return self._made(address, most, ask)
         return self._made(address, SHARE * most, ask, self.now_ms - KEPT_MS)
 
@@ -232,15 +234,8 @@ class _Ledger:
         left = most - self.loads[address].joined(ask)
         if left < 0 or not self.waits[address]:
             return left
-        fits = most - self._running(address)
+        fits = most - self.busy[address].tokens
         return left - sum(tokens for since, tokens in self.waits[address] if since < ask.since_ms and tokens <= fits)
-
-    def _running(self, address: str) -> int:
-        """Tokens of the turns that run there."""
-        busy = _Sum()
-        for seat in self.runs[address].values():
-            busy.add(seat, 1)
-        return busy.tokens
 
     def _made(self, address: str, most: float, ask: Ask, since_ms: float = math.inf) -> bool:
         """True if it fits, or will once those sessions between turns are out whose tools have worked longest: of those

@@ -279,6 +279,7 @@ def test_sums_of_a_ledger_are_those_of_its_seats(
         ledger.add(each.ref)
         again = room._Ledger(dict(seats), limits, NOW_MS, limits)
         assert (ledger.sessions, ledger.runs) == (again.sessions, again.runs)
+        assert [each.tokens for each in ledger.busy.values()] == [each.tokens for each in again.busy.values()]
         loads = {at: each.tokens for at, each in again.loads.items()}
         assert {at: each.tokens for at, each in ledger.loads.items()} == pytest.approx(loads, abs=1e-6)
         for rows, others in ((ledger.between, again.between), (ledger.waits, again.waits)):
